@@ -1,0 +1,1 @@
+"""Native kernels. Empty until the op table exists (see ARCHITECTURE.md)."""

@@ -1,0 +1,1 @@
+"""What a card is, how much of it is truly free."""

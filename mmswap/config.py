@@ -1,0 +1,111 @@
+"""What a person can choose, as frozen dataclasses that are passed whole. Knows no torch; validates at once."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from mmswap.errors import OptionError
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingConfig:
+    """How the next token is chosen, and when the answer ends.
+
+    `temperature` at or below 1e-5 is greedy. `top_k` 0, `top_p` 1, `min_p` 0 and `repetition_penalty` 1 are off.
+    `seed` None draws a fresh one; the generator belongs to the request, never to the process.
+    """
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    seed: int | None = None
+    max_new_tokens: int = 512
+    stop: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _require(math.isfinite(self.temperature) and self.temperature >= 0, "--temperature must be 0 or more.")
+        _require(0 < self.top_p <= 1, "--top-p must be above 0 and at most 1.")
+        _require(self.top_k >= 0, "--top-k must be 0 (off) or more.")
+        _require(0 <= self.min_p < 1, "--min-p must be at least 0 and below 1.")
+        _require(
+            math.isfinite(self.repetition_penalty) and self.repetition_penalty > 0,
+            "--repetition-penalty must be above 0.",
+        )
+        _require(self.max_new_tokens >= 1, "--max-new-tokens must be 1 or more.")
+        _require(all(self.stop), "A stop text must not be empty.")
+        _require(self.seed is None or 0 <= self.seed < 2**63, "--seed must be between 0 and 2**63 - 1.")
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature <= 1e-5
+
+
+@dataclass(frozen=True, slots=True)
+class ImageConfig:
+    """Limits on pictures: pixels after resizing (None: the model's own), and pixels that may be decoded at all."""
+
+    min_pixels: int | None = None
+    max_pixels: int | None = None
+    decode_limit: int = 100_000_000
+
+    def __post_init__(self) -> None:
+        _require(self.min_pixels is None or self.min_pixels >= 1, "--image-min-pixels must be 1 or more.")
+        _require(self.max_pixels is None or self.max_pixels >= 1, "--image-max-pixels must be 1 or more.")
+        _require(
+            self.min_pixels is None or self.max_pixels is None or self.min_pixels <= self.max_pixels,
+            f"--image-min-pixels ({self.min_pixels}) must not be above --image-max-pixels ({self.max_pixels}).",
+        )
+        _require(self.decode_limit >= 1, "The decode limit must be 1 pixel or more.")
+
+
+@dataclass(frozen=True, slots=True)
+class SwapConfig:
+    """How the window behaves.
+
+    `layers`: 0 off, N > 0 always evict N units, -1 adaptive (`--mmproj-swap-layers`).
+    `tower_on_cpu`: `--no-mmproj-offload`. `margin`: the share added to the predicted need.
+    """
+
+    layers: int = -1
+    tower_on_cpu: bool = False
+    margin: float = 0.05
+
+    def __post_init__(self) -> None:
+        _require(self.layers >= -1, "--mmproj-swap-layers must be -1 (adaptive), 0 (off) or the number of layers.")
+        _require(0 <= self.margin <= 10, "The margin must be between 0 and 10.")
+
+
+@dataclass(frozen=True, slots=True)
+class RunConfig:
+    """Everything that `mmswap.load` needs besides the model's name.
+
+    `card`: `auto`, `cpu`, `cuda`, `cuda:1`, `sim:16GiB`, `sim:16GiB@24GB/s`. `dtype`: `auto`, `float32`, `float16`,
+    `bfloat16`. `context`: tokens, None for what the model was made for. `attention`: `sdpa` or `eager`.
+    `prefill_chunk`: most tokens of one prefill step.
+    """
+
+    card: str = "auto"
+    dtype: str = "auto"
+    context: int | None = None
+    attention: str = "sdpa"
+    prefill_chunk: int = 2048
+    trust_remote_code: bool = False
+    image: ImageConfig = field(default_factory=ImageConfig)
+    swap: SwapConfig = field(default_factory=SwapConfig)
+
+    def __post_init__(self) -> None:
+        _require(self.context is None or self.context >= 16, "--context must be 16 tokens or more.")
+        _require(self.attention in ("sdpa", "eager"), "--attention must be sdpa or eager.")
+        _require(
+            self.dtype in ("auto", "float32", "float16", "bfloat16"),
+            "--dtype must be auto, float32, float16 or bfloat16.",
+        )
+        _require(self.prefill_chunk >= 16, "--prefill-chunk must be 16 tokens or more.")
+
+
+def _require(holds: bool, sentence: str) -> None:
+    if not holds:
+        raise OptionError(sentence)

@@ -1,0 +1,85 @@
+"""Every error that mmswap raises on purpose.
+
+    MmswapError
+    ├── UserError               the user can mend it: one sentence, exit code 2 (HTTP 4xx)
+    │   ├── OptionError         a flag, size or name that makes no sense
+    │   ├── ImageError          a picture that cannot or may not be decoded
+    │   ├── ModelError          a checkpoint that is damaged, missing or of the wrong kind
+    │   │   └── PartsNotFound   a model whose tower, layers, embeddings or head were not found
+    │   └── ContextOverflow     a prompt that does not fit into the context
+    ├── DoesNotFit              not enough memory, with needed and free bytes
+    ├── WindowMisuse            the context manager was used in a way it cannot serve
+    └── NonFiniteLogits         the model computed NaN for this request
+
+The message of a `UserError` is one sentence that says what to do; front ends print it without a traceback.
+"""
+
+from __future__ import annotations
+
+from mmswap.units import format_bytes
+
+
+class MmswapError(Exception):
+    """Base of all errors below."""
+
+
+class UserError(MmswapError):
+    """A mistake that the user can mend; the message says how."""
+
+
+class OptionError(UserError):
+    """An option, size or name that makes no sense."""
+
+
+class ImageError(UserError):
+    """A picture that cannot or may not be decoded; the message names the picture."""
+
+
+class ModelError(UserError):
+    """A checkpoint that is damaged, missing, or of the wrong kind."""
+
+
+class PartsNotFound(ModelError):
+    """A part of the model (tower, decoder layers, embeddings, head) was not found by structure."""
+
+
+class ContextOverflow(UserError):
+    """The prompt is longer than the context.
+
+    Attributes:
+        prompt_tokens: tokens of the prompt, image tokens included.
+        context: tokens that the context holds.
+    """
+
+    def __init__(self, prompt_tokens: int, context: int) -> None:
+        self.prompt_tokens = prompt_tokens
+        self.context = context
+        super().__init__(
+            f"The prompt has {prompt_tokens} tokens and the context holds {context}: shorten it, "
+            "use fewer or smaller images (--image-max-pixels), or raise --context."
+        )
+
+
+class DoesNotFit(MmswapError):
+    """There is not enough memory, and nothing is left to give up.
+
+    Attributes:
+        need: bytes that were needed.
+        free: bytes that could be had, everything evictable included.
+    """
+
+    def __init__(self, what: str, need: int, free: int) -> None:
+        self.need = need
+        self.free = free
+        super().__init__(
+            f"{what} needs {format_bytes(need)} and only {format_bytes(free)} can be had: "
+            "use a smaller --image-max-pixels, --context or model, or --no-mmproj-offload."
+        )
+
+
+class WindowMisuse(MmswapError):
+    """The window was used in a way it cannot serve; the message says which."""
+
+
+class NonFiniteLogits(MmswapError):
+    """The model computed NaN (or only -inf) for this request; its KV cache is dropped."""
