@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 from mmswap.errors import OptionError
 
@@ -104,6 +105,32 @@ class RunConfig:
             "--dtype must be auto, float32, float16 or bfloat16.",
         )
         _require(self.prefill_chunk >= 16, "--prefill-chunk must be 16 tokens or more.")
+
+    @classmethod
+    def of(cls, **options: Any) -> RunConfig:
+        """From flat keywords named like the flags: `card=`, `image_max_pixels=`, `mmproj_swap_layers=`, ...
+
+        Raises:
+            OptionError: a name that does not exist, or a value that makes no sense.
+        """
+        groups: dict[str, dict[str, Any]] = {"image": {}, "swap": {}, "": {}}
+        for name, value in options.items():
+            group, own_name = FLAT_NAMES.get(name, ("", name))
+            groups[group][own_name] = value
+        known = set(cls.__slots__) - {"image", "swap"}
+        for name in groups[""]:
+            _require(name in known, f"There is no option '{name}': use {', '.join(sorted(known | set(FLAT_NAMES)))}.")
+        return cls(**groups[""], image=ImageConfig(**groups["image"]), swap=SwapConfig(**groups["swap"]))
+
+
+FLAT_NAMES = {
+    "image_min_pixels": ("image", "min_pixels"),
+    "image_max_pixels": ("image", "max_pixels"),
+    "image_decode_limit": ("image", "decode_limit"),
+    "mmproj_swap_layers": ("swap", "layers"),
+    "no_mmproj_offload": ("swap", "tower_on_cpu"),
+    "margin": ("swap", "margin"),
+}
 
 
 def _require(holds: bool, sentence: str) -> None:

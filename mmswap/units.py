@@ -1,4 +1,4 @@
-"""Bytes in, text out, and back. Inside mmswap sizes are `int` bytes; units exist only at the edges. Knows nothing else."""
+"""Bytes in, text out, and back. Inside mmswap sizes are `int` bytes; units exist only at the edges."""
 
 from __future__ import annotations
 

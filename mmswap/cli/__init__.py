@@ -1,1 +1,51 @@
-"""The command line."""
+"""The command line. `mmswap chat` talks to a model; mistakes end in one sentence and exit code 2."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from mmswap import __version__
+from mmswap.cli.chat import chat
+from mmswap.errors import MmswapError, UserError
+
+app = typer.Typer(
+    name="mmswap",
+    help="Vision-language models on one card, where an image never makes the process spill.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command()(chat)
+
+
+@app.callback(invoke_without_command=True)
+def root(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
+    if version:
+        typer.echo(f"mmswap {__version__}")
+        raise typer.Exit
+
+
+def main() -> None:
+    """Entry point of `mmswap`: turns the errors of errors.py into one sentence and an exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a console that lacks a character must not end the program
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        app()
+    except UserError as error:
+        _fail(error, 2)
+    except MmswapError as error:
+        _fail(error, 1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.exit(141)
+
+
+def _fail(error: MmswapError, code: int) -> None:
+    print(f"mmswap: {error}", file=sys.stderr)
+    sys.exit(code)

@@ -1,0 +1,57 @@
+"""What one prompt came to: the text, and every number behind it. Sizes are bytes, times milliseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from mmswap.swap.window import WindowReport
+
+
+@dataclass(frozen=True, slots=True)
+class ImageReport:
+    """One picture of the prompt.
+
+    Pictures of one prompt are encoded in one tower call; then `encode_ms` is the call's time shared out by patches, and
+    both peaks are the call's.
+    """
+
+    width: int
+    height: int
+    patches: int
+    tokens: int
+    encode_ms: float
+    peak_predicted: int
+    peak_measured: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The result of one prompt. `finish_reason` is `stop` or `length`."""
+
+    text: str
+    finish_reason: str
+    prompt_tokens: int
+    completion_tokens: int
+    images: tuple[ImageReport, ...]
+    window: WindowReport
+    prefill_tok_s: float
+    decode_tok_s: float
+    card: str
+    decisions: tuple[str, ...] = ()
+
+    def to_json(self) -> Mapping[str, Any]:
+        """The object that `mmswap chat --json` prints."""
+        window = asdict(self.window)
+        window.pop("peak_measured", None)
+        return {
+            "text": self.text,
+            "finish_reason": self.finish_reason,
+            "usage": {"prompt_tokens": self.prompt_tokens, "completion_tokens": self.completion_tokens},
+            "images": [asdict(image) for image in self.images],
+            "window": window,
+            "prefill_tok_s": self.prefill_tok_s,
+            "decode_tok_s": self.decode_tok_s,
+            "card": self.card,
+        }

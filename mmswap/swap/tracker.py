@@ -1,0 +1,163 @@
+"""Live bytes: which storages a piece of code makes, when each one dies, and how much is alive at once.
+
+Works on real and on fake tensors alike, knows no allocator and no card, and never keeps a tensor alive:
+
+    with LiveTracker() as tracker:
+        features = tower(pixels)
+    tracker.peak, tracker.live, tracker.events
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+Scratch = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], int]
+"""`scratch(op, args, kwargs, result) -> bytes` that the kernel takes and gives back inside the op."""
+
+SCRATCH = "scratch:"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """`delta` bytes came to life (> 0) or died (< 0). One `ident` comes once with each sign; what survives has no second.
+
+    `op` is the operator that made the bytes (`scratch:` in front: the kernel's own, gone when the op is over),
+    `module` the dotted path of the innermost module that was running. Both are empty on the dying side.
+    """
+
+    delta: int
+    ident: int
+    op: str
+    module: str
+
+
+class LiveTracker(TorchDispatchMode):
+    """Counts the bytes of storages that are made inside the `with` block and are alive.
+
+    What existed before (weights, inputs) is not counted. Tensors that die after the block still produce their event.
+    Autograd must be off; `no_grad` and `inference_mode` give the same events.
+
+    Args:
+        root: names for `Event.module` are taken from here; None leaves them empty.
+        scratch: what kernels take inside an op; its events are added, `live` and `peak` leave it out.
+    """
+
+    def __init__(self, root: nn.Module | None = None, scratch: Scratch | None = None) -> None:
+        super().__init__()
+        self.events: list[Event] = []
+        self.live = 0
+        self.peak = 0
+        self.peak_with_scratch = 0
+        self._alive: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+        self._made = 0
+        self._root = root
+        self._scratch = scratch
+        self._path: list[str] = [""]
+        self._hooks: list[Any] = []
+        self._depth = 0
+
+    def __enter__(self) -> LiveTracker:
+        if self._root is not None and self._depth == 0:
+            self._hooks = list(_name_modules(self._root, self._path))
+        self._depth += 1
+        super().__enter__()
+        return self
+
+    def __exit__(self, *reason: Any) -> None:
+        super().__exit__(*reason)
+        self._depth -= 1
+        if self._depth == 0:
+            for hook in self._hooks:
+                hook.remove()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if _is_composite(func):  # only seen in inference mode, where nothing above has taken it apart
+            with self:
+                result = func.decompose(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        result = self.call(func, args, kwargs)
+        self._count(func, args, kwargs, result)
+        return result
+
+    def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs the op. What a subclass overrides to run it on stand-ins."""
+        return func(*args, **kwargs)
+
+    def _count(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        fresh = [tensor for tensor in tensors_of(result) if tensor.untyped_storage()._cdata not in self._alive]
+        if fresh:
+            given: set[int] = set()
+            if func is not _LIFT:  # `torch.tensor(...)`: its bytes are made outside every op and shown here
+                given = {tensor.untyped_storage()._cdata for tensor in tensors_of((args, kwargs))}
+            for tensor in fresh:
+                storage = tensor.untyped_storage()
+                if storage._cdata not in given and storage._cdata not in self._alive:
+                    self._born(storage, str(func))
+        self.peak = max(self.peak, self.live)
+        scratch = self._scratch(func, args, kwargs, result) if self._scratch is not None else 0
+        if scratch > 0:
+            self._made += 1
+            self.events.append(Event(scratch, self._made, SCRATCH + str(func), self._path[-1]))
+            self.events.append(Event(-scratch, self._made, "", ""))
+        self.peak_with_scratch = max(self.peak_with_scratch, self.live + scratch)
+
+    def _born(self, storage: torch.UntypedStorage, op: str) -> None:
+        nbytes = storage.nbytes()
+        if nbytes == 0:
+            return
+        self._made += 1
+        key, ident = storage._cdata, self._made
+
+        def died(_: object) -> None:
+            del self._alive[key]
+            self.live -= nbytes
+            self.events.append(Event(-nbytes, ident, "", ""))
+
+        self._alive[key] = weakref.ref(storage, died)
+        self.live += nbytes
+        self.events.append(Event(nbytes, ident, op, self._path[-1]))
+
+
+def tensors_of(tree: Any) -> Iterator[torch.Tensor]:
+    """Every tensor in nested lists, tuples and dicts: what the arguments and results of an op are made of."""
+    if isinstance(tree, torch.Tensor):
+        yield tree
+    elif isinstance(tree, (list, tuple)):
+        for item in tree:
+            yield from tensors_of(item)
+    elif isinstance(tree, dict):
+        for item in tree.values():
+            yield from tensors_of(item)
+
+
+_LIFT = torch.ops.aten.lift_fresh.default
+_COMPOSITE: dict[Any, bool] = {}
+
+
+def _is_composite(func: Any) -> bool:
+    if func not in _COMPOSITE:
+        key = torch._C.DispatchKey.CompositeImplicitAutograd
+        _COMPOSITE[func] = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
+    return _COMPOSITE[func]
+
+
+def _name_modules(root: nn.Module, path: list[str]) -> Iterator[Any]:
+    for name, module in root.named_modules():
+
+        def enter(_module: nn.Module, _args: Any, name: str = name) -> None:
+            path.append(name)
+
+        def leave(_module: nn.Module, _args: Any, _result: Any) -> None:
+            path.pop()
+
+        yield module.register_forward_pre_hook(enter)
+        yield module.register_forward_hook(leave, always_call=True)
