@@ -1,5 +1,73 @@
-"""mmswap: vision-language models on one card, where an image never makes the process spill. See ARCHITECTURE.md."""
+"""mmswap: vision-language models on one card, where an image never makes the process spill. See ARCHITECTURE.md.
+
+    runtime = mmswap.load("checkpoint", card="auto");  runtime.chat("What is this?", images=["photo.jpg"]).text
+    with mmswap.SwapPool(layers, card="cuda").window(need=nbytes): ...
+"""
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from mmswap.config import ImageConfig, RunConfig, SamplingConfig, SwapConfig
+from mmswap.errors import (
+    ContextOverflow,
+    DoesNotFit,
+    ImageError,
+    MmswapError,
+    ModelError,
+    NonFiniteLogits,
+    OptionError,
+    PartsNotFound,
+    UserError,
+    WindowMisuse,
+)
+
+if TYPE_CHECKING:
+    from mmswap.answer import Answer
+    from mmswap.card import Card, open_card
+    from mmswap.runtime import Runtime, load
+    from mmswap.stream import Stream
+    from mmswap.swap import SwapPool
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "Answer",
+    "Card",
+    "ContextOverflow",
+    "DoesNotFit",
+    "ImageConfig",
+    "ImageError",
+    "MmswapError",
+    "ModelError",
+    "NonFiniteLogits",
+    "OptionError",
+    "PartsNotFound",
+    "RunConfig",
+    "Runtime",
+    "SamplingConfig",
+    "Stream",
+    "SwapConfig",
+    "SwapPool",
+    "UserError",
+    "WindowMisuse",
+    "load",
+    "open_card",
+]
+
+_LATE = {  # what needs torch is imported when it is asked for, so that `mmswap --help` is quick
+    "Answer": "mmswap.answer",
+    "Card": "mmswap.card",
+    "Runtime": "mmswap.runtime",
+    "Stream": "mmswap.stream",
+    "SwapPool": "mmswap.swap",
+    "load": "mmswap.runtime",
+    "open_card": "mmswap.card",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATE:
+        raise AttributeError(f"module 'mmswap' has no attribute {name!r}")
+    return getattr(import_module(_LATE[name]), name)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from mmswap.swap.window import WindowReport
+from mmswap.swap.report import WindowReport
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from PIL import Image
 
@@ -17,8 +17,8 @@ from mmswap.config import ImageConfig
 from mmswap.errors import OptionError
 from mmswap.vision.images import open_image
 
-Picture = str | Path | bytes | Image.Image
-Message = Mapping[str, Any]
+Picture: TypeAlias = str | Path | bytes | Image.Image
+Message: TypeAlias = Mapping[str, Any]
 
 # Private-use characters: they stand in for a user's text while the template is rendered and placeholders are expanded.
 SENTINEL_OPEN, SENTINEL_CLOSE = "\ue000", "\ue001"

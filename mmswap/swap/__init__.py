@@ -1,1 +1,21 @@
-"""Decides and moves memory: live bytes, peaks, plans, units, windows. Knows modules and bytes, not images or tokens."""
+"""Decides and moves memory: live bytes, peaks, plans, units, windows. Knows modules and bytes, not images or tokens.
+
+`SwapPool` is what a user needs. It is looked up when it is used, so that `plan` can be had without torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mmswap.swap.pool import SwapPool
+
+__all__ = ["SwapPool"]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "SwapPool":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from mmswap.swap.pool import SwapPool
+
+    return SwapPool

@@ -146,7 +146,8 @@ _COMPOSITE: dict[Any, bool] = {}
 def _is_composite(func: Any) -> bool:
     if func not in _COMPOSITE:
         key = torch._C.DispatchKey.CompositeImplicitAutograd
-        _COMPOSITE[func] = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
+        query = func.namespace == "prim"  # a fake tensor asked for its device, and the like: not in the dispatcher
+        _COMPOSITE[func] = not query and torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
     return _COMPOSITE[func]
 
 

@@ -1,0 +1,65 @@
+"""An answer as text: tokens decoded as they come, stop texts honoured, memory for the KV cache asked for as it grows.
+
+Knows no pictures and no card: `room(tokens)` says whether the cache may grow to that many tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from mmswap.llm.decode import Generation, Statistics
+from mmswap.llm.text import Detokenizer, StopFilter
+
+Room = Callable[[int], bool]
+
+
+class Writer(Iterator[str]):
+    """Turns a `Generation` into pieces of text; nothing that was handed out is ever taken back.
+
+    Attributes:
+        finish_reason: None while it runs, then `stop` or `length` (or `cancelled` if it was closed).
+        tokens: tokens of the answer so far, the ones of a stop text included.
+        full: the KV cache could not grow any more, and the answer ended there.
+    """
+
+    def __init__(self, generation: Generation, tokenizer: Any, stop: tuple[str, ...], room: Room) -> None:
+        self.finish_reason: str | None = None
+        self.tokens = 0
+        self.full = False
+        self._generation = generation
+        self._pieces = self._write(Detokenizer(tokenizer), StopFilter(stop), room)
+
+    @property
+    def statistics(self) -> Statistics:
+        return self._generation.statistics
+
+    def __next__(self) -> str:
+        return next(self._pieces)
+
+    def close(self) -> None:
+        """End the answer here; the cache is dropped."""
+        if self.finish_reason is None:
+            self.finish_reason = "cancelled"
+        self._pieces.close()  # type: ignore[attr-defined]
+
+    def _write(self, detokenizer: Detokenizer, filter: StopFilter, room: Room) -> Iterator[str]:
+        prompt = self._generation.statistics.prefill_tokens
+        try:
+            for token in self._generation:
+                self.tokens += 1
+                if piece := filter.push(detokenizer.push(token.id)):
+                    yield piece
+                if filter.stopped:
+                    self.finish_reason = "stop"
+                    return
+                if not room(prompt + self.tokens):
+                    self.full, self.finish_reason = True, "length"
+                    break
+            if piece := filter.push(detokenizer.flush()) + filter.flush():
+                yield piece
+            if filter.stopped:
+                self.finish_reason = "stop"
+            self.finish_reason = self.finish_reason or self._generation.finish_reason
+        finally:
+            self._generation.close()

@@ -1,0 +1,208 @@
+"""load -> dry run -> plan -> answer: the only place where pictures, language model and memory meet.
+
+runtime = mmswap.load("path/to/checkpoint", card="auto")
+answer = runtime.chat("What is this?", images=["photo.jpg"])
+for piece in (stream := runtime.stream(messages)): ...          # then stream.answer
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mmswap.answer import Answer
+from mmswap.card import open_card
+from mmswap.chat import Conversation, Message, Picture, Prompt, open_messages, render
+from mmswap.config import RunConfig, SamplingConfig
+from mmswap.errors import ContextOverflow, DoesNotFit, OptionError, WindowMisuse
+from mmswap.llm.ending import end_ids
+from mmswap.llm.loader import load_model
+from mmswap.llm.memory import TextMemory, prefill_cost
+from mmswap.llm.parts import find_parts
+from mmswap.placement import place
+from mmswap.stream import Stream
+from mmswap.swap.dry_run import DryRun, policy_of
+from mmswap.vision.encoder import Encoder
+from mmswap.vision.processor import Prepared, load_processor
+from mmswap.vision.tower import find_tower
+
+Say = Callable[[str], None]
+
+
+def carried_model() -> Path:
+    """The folder of the small model that comes with the package."""
+    return Path(str(files("mmswap") / "carried" / "seer"))
+
+
+def load(
+    source: str | Path | None = None,
+    *,
+    config: RunConfig | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    **options: Any,
+) -> Runtime:
+    """Load a model and make it ready to answer.
+
+    Args:
+        source: a checkpoint folder or a hub id; None for the carried model.
+        config: all options at once; or give them as keywords named like the command line's flags
+            (`card="sim:16GiB"`, `image_max_pixels=...`, `mmproj_swap_layers=-1`), see `RunConfig.of`.
+        progress: called with (done, total) while weights are loaded.
+
+    Raises:
+        UserError: a model, option or card that cannot be used; the message says what to do.
+        DoesNotFit: the weights alone are larger than the card.
+    """
+    if config is not None and options:
+        raise OptionError(f"Give either config= or single options, not both: {', '.join(sorted(options))}.")
+    return Runtime(source or carried_model(), config or RunConfig.of(**options), progress)
+
+
+class Runtime:
+    """A loaded model on a card. One prompt is answered at a time; others wait for it.
+
+    Attributes:
+        decisions: what was decided while loading, each with its reason.
+        context: tokens that prompt and answer may hold together.
+    """
+
+    def __init__(
+        self, source: str | Path, config: RunConfig, progress: Callable[[int, int], None] | None = None
+    ) -> None:
+        self.config = config
+        self.decisions: list[str] = []
+        say = self.decisions.append
+        self.card = open_card(config.card)
+        say(f"Card: {self.card.name}, because {self.card.choice or 'it was asked for'}.")
+        self.processor = load_processor(source, config.image, trust_remote_code=config.trust_remote_code)
+        self.model = load_model(
+            source,
+            dtype=config.dtype if config.dtype == "auto" else getattr(torch, config.dtype),
+            attention=config.attention,
+            trust_remote_code=config.trust_remote_code,
+            progress=progress,
+        )
+        why = "as they are stored" if config.dtype == "auto" else "asked for with --dtype"
+        say(f"Weights run in {str(self.model.dtype).removeprefix('torch.')}, {why}.")
+        parts = find_parts(self.model)
+        tower = find_tower(self.model)
+        dry_run = DryRun(self.model, policy=policy_of(self.card.device))
+        pool = place(self.model, tower, parts, self.card, config.swap, say)
+        self._require_room()
+        self.encoder = Encoder(tower, dry_run, self.card, pool, config.swap)
+        self.memory = TextMemory(prefill_cost(dry_run, parts.decoder_name), self.card, config.prefill_chunk)
+        self.end_ids = end_ids(self.model.config, self.model.generation_config, self.processor.tokenizer)
+        self.context = self._context()
+        say(f"Context: {self.context} tokens. {self.processor.limits()}")
+        self._turn = threading.Lock()
+        self._holder: int | None = None
+
+    def chat(
+        self,
+        prompt: str | Sequence[Message],
+        images: Sequence[Picture] = (),
+        *,
+        on_text: Callable[[str], None] | None = None,
+        sampling: SamplingConfig | None = None,
+        **options: Any,
+    ) -> Answer:
+        """Answer one prompt: a text with pictures, or a whole conversation as a list of messages (see `open_messages`).
+
+        Args:
+            images: paths, bytes, PIL images or data URIs; only beside a text.
+            on_text: called with every piece of the answer as it comes.
+            sampling: how tokens are chosen; or single fields of `SamplingConfig` as keywords.
+        """
+        if isinstance(prompt, str):
+            conversation = Conversation(self.config.image)
+            conversation.ask(prompt, images)
+            messages: Sequence[Message] = conversation.messages
+        elif images:
+            raise OptionError("images= goes with a text; in a list of messages pictures are parts of the messages.")
+        else:
+            messages = prompt
+        stream = self.stream(messages, sampling=sampling or SamplingConfig(**options))
+        for piece in stream:
+            if on_text is not None:
+                on_text(piece)
+        return stream.answer
+
+    def stream(
+        self,
+        messages: Sequence[Message],
+        *,
+        sampling: SamplingConfig | None = None,
+        on_decision: Say | None = None,
+    ) -> Stream:
+        """The answer piece by piece. Closing the stream early stops the work and brings every weight back.
+
+        Args:
+            on_decision: called with every decision and its reason as it is taken.
+        """
+        return Stream(self, open_messages(messages, self.config.image), sampling or SamplingConfig(), on_decision)
+
+    def plan(self, messages: Sequence[Message]) -> list[str]:
+        """What the window would do for these messages now, and why; nothing is run."""
+        prepared = self.prepare(self.render(open_messages(messages, self.config.image)))
+        said: list[str] = []
+        if not prepared.images:
+            return ["There is no picture, so there is nothing to make room for."]
+        with self.turn():
+            self.encoder.explain(prepared.inputs, said.append)
+        return said
+
+    def prepare(self, prompt: Prompt) -> Prepared:
+        """The tensors of a prompt, if they fit into the context: counted before any tower runs.
+
+        Raises:
+            ContextOverflow: the prompt leaves no room for an answer.
+        """
+        prepared = self.processor.prepare(prompt.text, prompt.images, prompt.literals)
+        tokens = prepared.inputs["input_ids"].shape[1]
+        if tokens >= self.context:
+            raise ContextOverflow(tokens, self.context)
+        return prepared
+
+    def render(self, messages: list[dict[str, Any]]) -> Prompt:
+        """The text of a conversation whose pictures are decoded, by the model's chat template."""
+        return render(messages, self.processor.render, self.processor.dangerous)
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """One prompt at a time: other threads wait here.
+
+        Raises:
+            WindowMisuse: an answer of this very thread is still under way.
+        """
+        if self._holder == threading.get_ident():
+            raise WindowMisuse("An answer is under way in this thread: read it to its end, or close its stream, first.")
+        with self._turn:
+            self._holder = threading.get_ident()
+            try:
+                yield
+            finally:
+                self._holder = None
+
+    def singles(self, prompt: Prompt) -> list[Any]:
+        """What the processor gives for each picture of the prompt alone."""
+        text = self.processor.render([{"role": "user", "content": [{"type": "image"}]}])
+        return [self.processor.prepare(text, [image]).inputs for image in prompt.images]
+
+    def _context(self) -> int:
+        text = self.model.config.get_text_config(decoder=True)
+        limit = getattr(text, "max_position_embeddings", None) or 4096
+        wanted = self.config.context
+        if wanted is not None and wanted > limit:
+            raise OptionError(f"--context {wanted} is above the {limit} tokens that this model was made for.")
+        return int(wanted or limit)
+
+    def _require_room(self) -> None:
+        over = getattr(self.card, "over", 0)
+        if over:
+            raise DoesNotFit("The model", self.card.total() + over, self.card.total())

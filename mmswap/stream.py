@@ -1,0 +1,144 @@
+"""One answer under way: prompt in, pieces of text out, an `Answer` with every figure at the end.
+
+A transaction around one prompt: however it ends, every weight is back and the card's ledger is as before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from mmswap.answer import Answer, ImageReport
+from mmswap.chat import Prompt
+from mmswap.config import SamplingConfig
+from mmswap.errors import WindowMisuse
+from mmswap.llm.decode import generate
+from mmswap.llm.writer import Writer
+from mmswap.vision.cache import tensor_bytes
+from mmswap.vision.encoder import Encoded, no_window
+from mmswap.vision.processor import Prepared
+
+if TYPE_CHECKING:
+    from mmswap.runtime import Runtime
+
+Say = Callable[[str], None]
+
+
+class Stream(Iterator[str]):
+    """An iterator over pieces of the answer's text; made by `Runtime.stream`. Work begins with the first piece."""
+
+    def __init__(
+        self, runtime: Runtime, messages: list[dict[str, Any]], sampling: SamplingConfig, on_decision: Say | None
+    ) -> None:
+        self._runtime = runtime
+        self._sampling = sampling
+        self._on_decision = on_decision
+        self._decisions: list[str] = []
+        self._answer: Answer | None = None
+        self._pieces = self._run(messages)
+
+    @property
+    def answer(self) -> Answer:
+        """The whole answer with its figures.
+
+        Raises:
+            WindowMisuse: the stream has not ended yet.
+        """
+        if self._answer is None:
+            raise WindowMisuse("The answer is there when the stream has ended: read all its pieces first.")
+        return self._answer
+
+    def __next__(self) -> str:
+        return next(self._pieces)
+
+    def close(self) -> None:
+        """Stop here: the work ends, everything that was evicted comes back."""
+        self._pieces.close()  # type: ignore[attr-defined]
+
+    def _say(self, decision: str) -> None:
+        self._decisions.append(decision)
+        if self._on_decision is not None:
+            self._on_decision(decision)
+
+    def _run(self, messages: list[dict[str, Any]]) -> Iterator[str]:
+        runtime = self._runtime
+        with runtime.turn():
+            prompt = runtime.render(messages)
+            prepared = runtime.prepare(prompt)
+            try:
+                yield from self._respond(prompt, prepared)
+            finally:
+                runtime.memory.release()
+                runtime.encoder.settle()
+
+    def _respond(self, prompt: Prompt, prepared: Prepared) -> Iterator[str]:
+        runtime = self._runtime
+        tokens = prepared.inputs["input_ids"].shape[1]
+        chunk = runtime.memory.begin(tokens, 0, self._say)
+        encoded = self._encode(prompt, prepared)
+        inputs = {name: tensor.to(runtime.card.device) for name, tensor in prepared.inputs.items()}
+        if encoded is not None:
+            runtime.memory.claim_features(tensor_bytes(encoded.features))
+        runtime.memory.grow(tokens)
+        generation = generate(
+            runtime.model,
+            inputs,
+            sampling=self._sampling,
+            end_ids=runtime.end_ids,
+            prefill_chunk=chunk,
+            context=runtime.context,
+            replay=None if encoded is None else lambda: runtime.encoder.tower.replay(encoded.features),
+        )
+        writer = Writer(generation, runtime.processor.tokenizer, self._sampling.stop, runtime.memory.grow)
+        text = []
+        try:
+            for piece in writer:
+                if not text:
+                    self._say(f"Prefill: {writer.statistics.chunking.reason}.")
+                text.append(piece)
+                yield piece
+        finally:
+            writer.close()
+        self._conclude("".join(text), tokens, prepared, encoded, writer)
+
+    def _encode(self, prompt: Prompt, prepared: Prepared) -> Encoded | None:
+        if not prepared.images:
+            self._say("There is no picture in this prompt, so no window is needed.")
+            return None
+        return self._runtime.encoder.encode(prepared.inputs, lambda: self._runtime.singles(prompt), self._say)
+
+    def _conclude(self, text: str, tokens: int, prepared: Prepared, encoded: Encoded | None, writer: Writer) -> None:
+        runtime = self._runtime
+        runtime.encoder.settle()
+        if writer.full:
+            self._say(f"The answer ends after {writer.tokens} tokens: the card has no room for a longer KV cache.")
+        self._answer = Answer(
+            text=text,
+            finish_reason=writer.finish_reason or "stop",
+            prompt_tokens=tokens,
+            completion_tokens=writer.tokens,
+            images=_image_reports(prepared, encoded),
+            window=encoded.report() if encoded is not None else no_window("There is no picture in this prompt."),
+            prefill_tok_s=writer.statistics.prefill_rate or 0.0,
+            decode_tok_s=writer.statistics.decode_rate or 0.0,
+            card=runtime.card.spec,
+            decisions=(*runtime.decisions, *self._decisions),
+        )
+
+
+def _image_reports(prepared: Prepared, encoded: Encoded | None) -> tuple[ImageReport, ...]:
+    if encoded is None:
+        return ()
+    patches = sum(image.patches for image in prepared.images) or 1
+    return tuple(
+        ImageReport(
+            width=image.width,
+            height=image.height,
+            patches=image.patches,
+            tokens=image.tokens,
+            encode_ms=encoded.encode_ms * image.patches / patches,
+            peak_predicted=encoded.peak_predicted,
+            peak_measured=encoded.report().peak_measured,
+        )
+        for image in prepared.images
+    )

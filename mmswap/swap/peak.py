@@ -1,0 +1,62 @@
+"""The answer of a dry run: how many bytes a call needs, and why that number is believed. Knows lifetimes, no tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from mmswap.swap.replay import ARENA, Policy, growth
+from mmswap.swap.tracker import SCRATCH, Event
+
+
+@dataclass(slots=True)
+class Peak:
+    """Bytes above what was there just before the call. Inputs and weights are not counted; the result is: it is alive
+    at the end, inside `live` and `with_scratch` alike.
+
+    Attributes:
+        live: most bytes of tensors alive at once.
+        with_scratch: the same with what kernels take inside one op.
+        output: bytes of the result.
+        events: the lifetimes, scratch included, in order.
+        how: where the numbers come from, for people.
+        policy: how the card's allocator takes memory.
+    """
+
+    live: int
+    with_scratch: int
+    output: int
+    events: Sequence[Event]
+    how: str
+    policy: Policy = ARENA
+    _grown: dict[int, int] = field(default_factory=dict, repr=False)
+
+    @property
+    def total(self) -> int:
+        """Bytes that must be free when nothing is lent."""
+        return self.beyond(0)
+
+    def beyond(self, lent: int) -> int:
+        """Bytes that must be free OUTSIDE of `lent` contiguous lent bytes; never more for more that is lent.
+
+        The lifetimes are replayed through the allocator's policy. Best fit may do worse with a larger region; then
+        the figure of the smaller one stands (as if the rest were left unused), so that a plan sees a falling curve.
+        """
+        if lent not in self._grown:
+            grown = growth(self.events, lent, self.policy) if self.events else max(0, self.with_scratch - lent)
+            self._grown[lent] = grown
+        return min(grown for size, grown in self._grown.items() if size <= lent)
+
+
+def summits(events: Sequence[Event]) -> tuple[int, int]:
+    """The most bytes alive at once in `events`: without and with kernels' scratch."""
+    live = most = most_with_scratch = 0
+    scratch: set[int] = set()
+    for event in events:
+        if event.op.startswith(SCRATCH):
+            scratch.add(event.ident)
+            most_with_scratch = max(most_with_scratch, live + event.delta)
+        elif event.ident not in scratch:
+            live += event.delta
+            most = max(most, live)
+    return most, max(most, most_with_scratch)

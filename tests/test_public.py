@@ -1,0 +1,18 @@
+"""What `import mmswap` promises: these names, each importable, and nothing heavy until it is asked for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import mmswap
+
+
+def test_every_public_name_is_there() -> None:
+    assert [name for name in mmswap.__all__ if getattr(mmswap, name, None) is None] == []
+    assert sorted(mmswap.__all__) == mmswap.__all__
+
+
+def test_import_is_light() -> None:
+    code = "import sys, mmswap; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

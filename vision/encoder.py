@@ -1,0 +1,258 @@
+"""The tower in the window: need, free, plan, evict, run, copy out, and restore behind what comes next.
+
+Where the encoder does not fit, it goes down a ladder and says so at each step: evict more, one picture at a time, on
+the CPU, a typed error. The process and the next request live on. Knows no text and no language model.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from mmswap.card import Card, HostCard
+from mmswap.config import SwapConfig
+from mmswap.errors import DoesNotFit
+from mmswap.swap.dry_run import DryRun, measure
+from mmswap.swap.peak import Peak
+from mmswap.swap.plan import Plan, plan
+from mmswap.swap.pool import SwapPool
+from mmswap.swap.report import WindowReport
+from mmswap.units import MIB, format_bytes
+from mmswap.vision.cache import FeatureCache, content_key, tensor_bytes
+from mmswap.vision.merge import CannotMerge, merge
+from mmswap.vision.tower import Call, Tower, find_tower
+
+Say = Callable[[str], None]
+Singles = Callable[[], Sequence[Mapping[str, torch.Tensor]]]
+
+CACHE_BYTES = 256 * MIB
+HOST = HostCard()
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Features of all pictures of one prompt, and what they cost; bytes and milliseconds.
+
+    `report()` is final once everything is restored.
+    """
+
+    features: Any
+    peak_predicted: int
+    encode_ms: float
+    report: Callable[[], WindowReport]
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One tower call with what is known of it before it runs."""
+
+    call: Call
+    peak: Peak
+
+    @property
+    def inputs(self) -> int:
+        return tensor_bytes((self.call.args, self.call.kwargs))
+
+    def need(self, lent: int, kept: int) -> int:
+        """Bytes outside of `lent` lent ones: the call's own, its inputs, and `kept` bytes of features copied out."""
+        return self.peak.beyond(lent) + self.inputs + kept
+
+
+class Encoder:
+    """Encodes the pictures of a prompt: one window, however many pictures it holds.
+
+    Args:
+        tower: of the live model. pool: None where nothing may be evicted.
+    """
+
+    def __init__(self, tower: Tower, dry_run: DryRun, card: Card, pool: SwapPool | None, swap: SwapConfig) -> None:
+        self.tower = tower
+        self.card = card
+        self.pool = pool
+        self.swap = swap
+        self.cache = FeatureCache(CACHE_BYTES)
+        self._dry_run = dry_run
+
+    def explain(self, inputs: Mapping[str, torch.Tensor], say: Say) -> None:
+        """What `encode` would do now, without doing it."""
+        job = self._job(self.tower.call_for(inputs), say)
+        if self.swap.tower_on_cpu or not self.card.can_swap:
+            say(self._bypassed())
+            return
+        say(f"Free: {self.card.free().reason}.")
+        say(self._decide(lambda lent: job.need(lent, job.peak.output), self.swap.layers).reason)
+
+    def encode(self, inputs: Mapping[str, torch.Tensor], singles: Singles, say: Say) -> Encoded:
+        """The features of all pictures in `inputs`.
+
+        Args:
+            inputs: what the processor gave for the whole prompt.
+            singles: gives the same for a prompt of each picture alone; asked only if all at once do not fit.
+            say: told every decision with its reason.
+
+        Raises:
+            DoesNotFit: not even the CPU can hold it.
+        """
+        call = self.tower.call_for(inputs)
+        key = content_key((call.args, call.kwargs))
+        known = self.cache.get(key)
+        if known is not None:
+            say("These pictures were encoded before: their features come from the cache, and no window is needed.")
+            return Encoded(self._on_card(known), 0, 0.0, lambda: no_window("The features came from the cache."))
+        say(f"Free: {self.card.free().reason}.")
+        encoded = self._encode(self._job(call, say), singles, say)
+        self.cache.put(key, encoded.features)
+        return encoded
+
+    def settle(self) -> None:
+        """Returns once everything that was evicted is back."""
+        if self.pool is not None:
+            self.pool.settle()
+
+    def _encode(self, job: _Job, singles: Singles, say: Say) -> Encoded:
+        """Down the ladder until it fits."""
+        if self.swap.tower_on_cpu or not self.card.can_swap:
+            return self._on_cpu(job, self._bypassed(), say)
+        if self.pool is None:
+            return self._unswapped(job, say)
+        try:
+            return self._in_window([job], job.peak, say)
+        except DoesNotFit as error:
+            say(f"All at once does not fit: {error}")
+        try:
+            return self._in_window([self._job(self.tower.call_for(one), say) for one in singles()], job.peak, say)
+        except (DoesNotFit, CannotMerge) as error:
+            say(f"One picture at a time does not help: {error}")
+        return self._on_cpu(job, "The encoder does not fit with every unit evicted, so it runs on the CPU.", say)
+
+    def _in_window(self, jobs: Sequence[_Job], whole: Peak, say: Say) -> Encoded:
+        """All jobs in one window; an allocation that fails evicts one more unit and tries again."""
+        assert self.pool is not None
+        kept = sum(job.peak.output for job in jobs)
+
+        def need(lent: int) -> int:
+            return max(job.need(lent, kept) for job in jobs)
+
+        layers = self.swap.layers
+        while True:
+            decided = self._decide(need, layers)
+            if decided.shortfall:
+                raise DoesNotFit("The vision encoder", decided.need, decided.need - decided.shortfall)
+            try:
+                return self._run(jobs, whole, need, layers, say)
+            except torch.OutOfMemoryError:
+                layers = len(decided.evict) + 1
+                if layers > len(self.pool.rungs):
+                    raise DoesNotFit("The vision encoder", decided.need, decided.free + decided.lent) from None
+                say(f"The encoder ran out of memory: trying again with {layers} units evicted.")
+
+    def _run(self, jobs: Sequence[_Job], whole: Peak, need: Callable[[int], int], layers: int, say: Say) -> Encoded:
+        assert self.pool is not None
+        pieces, encode_ms = [], 0.0
+        with self.pool.window(need, layers=layers, margin=self.swap.margin, overlap=True) as window:
+            say(window.plan.reason)
+            for job in jobs:
+                features, taken = self._timed(job.call)
+                pieces.append(window.keep(features))
+                encode_ms += taken
+                del features
+        features = pieces[0] if len(pieces) == 1 else merge(whole.result, pieces)
+        peak = max(job.peak.with_scratch for job in jobs)
+        return Encoded(features, peak, encode_ms, lambda: window.report)
+
+    def _on_cpu(self, job: _Job, why: str, say: Say) -> Encoded:
+        """The tower runs on the host; on a card it goes there for this prompt, and comes back."""
+        say(why)
+        kept: list[Any] = []
+        with self._tower_at(torch.device("cpu")):
+            call = job.call.mapped(lambda tensor: tensor.to("cpu"))
+            begun = time.perf_counter()
+            peak = measure(lambda: kept.append(self.tower.run(call)), HOST)
+            encode_ms = (time.perf_counter() - begun) * 1e3
+        report = replace(no_window(why), peak_measured=peak.live)
+        return Encoded(self._on_card(kept[0]), job.peak.with_scratch, encode_ms, lambda: report)
+
+    def _unswapped(self, job: _Job, say: Say) -> Encoded:
+        """Swapping is off: the tower runs as if the feature did not exist, and what it spills is only counted."""
+        reading = self.card.free()
+        need = job.need(0, job.peak.output)
+        decided = plan(need, reading.bytes, (), layers=0, margin=0.0)
+        say(decided.reason)
+        kept: list[Any] = []
+        begun = time.perf_counter()
+        call = job.call.mapped(lambda tensor: tensor.to(self.card.device))
+        peak = measure(lambda: kept.append(self.tower.run(call)), self.card)
+        encode_ms = (time.perf_counter() - begun) * 1e3
+        spilled = max(0, peak.total + job.inputs - reading.bytes) if peak.events else 0
+        report = WindowReport(
+            opened=False,
+            reason=decided.reason,
+            need=decided.need,
+            free=decided.free,
+            deficit=decided.deficit,
+            spilled_bytes=spilled,
+            peak_measured=peak.live,
+        )
+        return Encoded(kept[0], job.peak.with_scratch, encode_ms, lambda: report)
+
+    def _job(self, call: Call, say: Say) -> _Job:
+        job = _Job(call, self._dry_run.tower_peak(run_tower, call))
+        say(
+            f"The encoder's peak is {format_bytes(job.peak.with_scratch)} ({job.peak.how}); beside it "
+            f"{format_bytes(job.inputs)} of pixels and {format_bytes(job.peak.output)} of features."
+        )
+        return job
+
+    def _decide(self, need: Callable[[int], int], layers: int) -> Plan:
+        rungs = self.pool.rungs if self.pool is not None else ()
+        margin, rate = self.swap.margin, self.card.link_rate()
+        return plan(need, self.card.free().bytes, rungs, layers=layers, margin=margin, link_rate=rate)
+
+    def _bypassed(self) -> str:
+        if self.swap.tower_on_cpu:
+            return "Swapping is bypassed: the vision tower runs on the CPU (--no-mmproj-offload)."
+        return f"Nothing is evicted: {self.card.name} has no memory of its own to make room in."
+
+    def _timed(self, call: Call) -> tuple[Any, float]:
+        device = self.card.device
+        begun = time.perf_counter()
+        features = self.tower.run(call.mapped(lambda tensor: tensor.to(device)))
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return features, (time.perf_counter() - begun) * 1e3
+
+    def _on_card(self, features: Any) -> Any:
+        return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(self.card.device), features)
+
+    @contextmanager
+    def _tower_at(self, device: torch.device) -> Iterator[None]:
+        homes = [(tensor, tensor.device) for _, module in self.tower.modules for tensor in _tensors(module)]
+        try:
+            for tensor, _ in homes:
+                tensor.data = tensor.data.to(device)
+            yield
+        finally:
+            for tensor, home in homes:
+                tensor.data = tensor.data.to(home)
+
+
+def run_tower(model: nn.Module, call: Call) -> Any:
+    """The features of `call` on `model`: the live one, or a twin of it."""
+    return find_tower(model).run(call)
+
+
+def no_window(why: str) -> WindowReport:
+    """The report where no window was thought of."""
+    return WindowReport(opened=False, reason=why, need=0, free=0, deficit=0)
+
+
+def _tensors(module: nn.Module) -> Iterator[torch.Tensor]:
+    yield from module.parameters()
+    yield from module.buffers()

@@ -1,0 +1,120 @@
+"""`--image-min-pixels` and `--image-max-pixels`, put into effect for each kind of image processor. Knows no tokenizer.
+
+Where the processor has a setting that bounds its pixels, the setting is changed; otherwise the picture is resized
+before it is processed, which saves tiles or patches wherever the family's own rules follow the picture's size.
+`Limiter(image_processor, config)` applies them; `.explain()` says what they do here; `.fit(image)` resizes if needed.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from PIL import Image
+
+from mmswap.config import ImageConfig
+
+# Soft tokens that Gemma 4 was trained with (its image processor refuses any other number).
+_SOFT_TOKENS = (70, 140, 280, 560, 1120)
+
+
+class Limiter:
+    """Holds an image processor to the user's limits; changes the settings of the processor it is given."""
+
+    def __init__(self, image_processor: Any, config: ImageConfig) -> None:
+        self._low, self._high = config.min_pixels, config.max_pixels
+        self._resizes_itself = False
+        self._explanation = self._apply(image_processor)
+
+    def explain(self) -> str:
+        """What the two limits do with this family, in one sentence."""
+        return self._explanation
+
+    def fit(self, image: Image.Image) -> Image.Image:
+        """The picture within the limits, its ratio kept; the same object where nothing is to do."""
+        if self._resizes_itself:
+            return image
+        pixels = image.width * image.height
+        if self._high is not None and pixels > self._high:
+            return _resized(image, math.sqrt(self._high / pixels), math.floor)
+        if self._low is not None and pixels < self._low:
+            return _resized(image, math.sqrt(self._low / pixels), math.ceil)
+        return image
+
+    def _apply(self, processor: Any) -> str:
+        size = dict(getattr(processor, "size", None) or {})
+        if {"shortest_edge", "longest_edge"} <= _given(size) and getattr(processor, "merge_size", None):
+            return self._bound_area(processor, size)
+        if getattr(processor, "max_soft_tokens", None):
+            return self._bound_soft_tokens(processor)
+        if getattr(processor, "do_image_splitting", False) and getattr(processor, "max_image_size", None):
+            return self._bound_longest_edge(processor, size)
+        if getattr(processor, "max_patches", None) and hasattr(processor, "crop_to_patches"):
+            return self._bound_tiles(processor, size)
+        return "The picture is resized to the limits before the model's own preprocessing, whose rules then apply."
+
+    def _bound_area(self, processor: Any, size: dict[str, Any]) -> str:
+        # The names are those of transformers; for this kind they hold pixels of the whole picture, not edges.
+        self._resizes_itself = True
+        frames = _frames_counted(processor)
+        low, high = size["shortest_edge"] // frames, size["longest_edge"] // frames
+        if self._high is not None:
+            high = self._high
+            low = min(low, high)
+        if self._low is not None:
+            low = self._low
+            high = max(low, high)
+        if self._low is not None or self._high is not None:
+            processor.size = _same_kind(processor.size, shortest_edge=low * frames, longest_edge=high * frames)
+        return f"A picture is resized to between {low} and {high} pixels, in whole cells."
+
+    def _bound_soft_tokens(self, processor: Any) -> str:
+        cell = (_side(processor.patch_size) * processor.pooling_kernel_size) ** 2
+        if self._high is not None:
+            fitting = [count for count in _SOFT_TOKENS if count * cell <= self._high]
+            processor.max_soft_tokens = min(max(fitting, default=_SOFT_TOKENS[0]), processor.max_soft_tokens)
+        return f"A picture is resized to about {processor.max_soft_tokens * cell} pixels whatever its own size."
+
+    def _bound_longest_edge(self, processor: Any, size: dict[str, Any]) -> str:
+        tile = dict(processor.max_image_size)["longest_edge"]
+        edge = size.get("longest_edge") or tile
+        if self._high is not None:
+            edge = min(edge, max(tile, math.isqrt(self._high) // tile * tile))
+            processor.size = _same_kind(processor.size, longest_edge=edge)
+        return f"A picture is scaled to a longest side of {edge} and cut into {tile}x{tile} tiles, plus one overview."
+
+    def _bound_tiles(self, processor: Any, size: dict[str, Any]) -> str:
+        tile = size.get("height", 1) * size.get("width", 1)
+        if self._high is not None:
+            processor.max_patches = min(processor.max_patches, max(1, self._high // tile))
+            processor.min_patches = min(processor.min_patches, processor.max_patches)
+        return f"A picture is cut into at most {processor.max_patches} tiles of {tile} pixels, plus one overview."
+
+
+def _given(size: dict[str, Any]) -> set[str]:
+    return {name for name, value in size.items() if value}
+
+
+def _same_kind(old: Any, **values: int) -> Any:
+    return values if isinstance(old, dict) else type(old)(**values)
+
+
+def _frames_counted(processor: Any) -> int:
+    """How often the processor counts each pixel of a picture: GLM's bounds hold both frames of a temporal patch."""
+    cell = _side(processor.patch_size) * processor.merge_size
+    bound = (1000 * cell) ** 2
+    asked = {"size": {"shortest_edge": 1, "longest_edge": bound}, "min_pixels": 1, "max_pixels": bound}
+    try:
+        patches = int(processor.get_number_of_image_patches(4000 * cell, 4000 * cell, asked))
+    except Exception:  # a processor that cannot be asked counts as all others do
+        return 1
+    return max(1, round(bound / (patches * _side(processor.patch_size) ** 2)))
+
+
+def _side(patch: Any) -> int:
+    return int(patch) if isinstance(patch, int) else int(dict(patch)["height"])
+
+
+def _resized(image: Image.Image, scale: float, rounding: Any) -> Image.Image:
+    width, height = (max(1, rounding(side * scale)) for side in image.size)
+    return image.resize((width, height), Image.Resampling.BICUBIC)
