@@ -1,4 +1,4 @@
-"""Everything about a model's tensors that a window must leave as it was: bytes, shapes, strides, ties, hooks, addresses.
+"""What a window must leave as it was: of a model: bytes, strides, ties, hooks, addresses.
 
 before = fingerprint(model);  ...;  assert fingerprint(model) == before
 """

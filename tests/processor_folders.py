@@ -253,6 +253,10 @@ FAMILIES: dict[str, Family] = {
             "image_id_start_token": "<image_id>", "image_id_end_token": "</image_id>",
         },
     ),
+    "got_ocr2": Family(
+        "got_ocr2", "GotOcr2Processor", "GotOcr2ImageProcessor", ["<imgpad>", "<img>", "</img>"], "<imgpad>",
+        fixed(256, 16), settings={"size": {"height": 56, "width": 56}}, marks="<img><imgpad></img>",
+    ),
     "mllama": Family(
         "mllama", "MllamaProcessor", "MllamaImageProcessor", ["<|image|>", "<|python_tag|>"], "<|image|>",
         fixed(1, 64), settings={"size": {"height": 56, "width": 56}, "max_image_tiles": 4},

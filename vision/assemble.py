@@ -24,13 +24,16 @@ _PATCH_LOCK = threading.Lock()
 
 
 class Absent:
-    """Stands for a part that is not there (video, audio): every attribute is None, nothing can be called."""
+    """Stands for a part that is not there (video, audio): every attribute is None, and a call is refused."""
 
     model_input_names: tuple[str, ...] = ()
 
     def __getattr__(self, name: str) -> None:
         if name.startswith("__"):
             raise AttributeError(name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise ModelError("This family's processor wants a part that is not loaded (video, audio, a second tokenizer).")
 
 
 @dataclass(frozen=True, slots=True)

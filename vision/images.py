@@ -23,7 +23,7 @@ from mmswap.vision.formats import HEAD_BYTES, describe
 from mmswap.vision.header import check_size, open_header
 from mmswap.vision.upright import to_upright_rgb
 
-Source: TypeAlias = str | Path | bytes | Image.Image
+Source: TypeAlias = str | Path | bytes | bytearray | memoryview | Image.Image
 
 DECODE_LIMIT = 100_000_000
 _SCHEME = re.compile(r"\s*([a-zA-Z][a-zA-Z0-9+.-]+)://")
@@ -63,7 +63,7 @@ def content_key(image: Image.Image) -> str:
 def _label(source: Source) -> str:
     if isinstance(source, Image.Image):
         return "The PIL image"
-    if isinstance(source, bytes):
+    if not isinstance(source, (str, os.PathLike)):
         return "The image"
     text = str(source)
     if isinstance(source, str) and is_data_uri(source):
@@ -72,18 +72,20 @@ def _label(source: Source) -> str:
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in shown) or "The image name"
 
 
-def _open_stream(source: str | Path | bytes) -> AbstractContextManager[BinaryIO]:
-    if isinstance(source, bytes):
+def _open_stream(source: Source) -> AbstractContextManager[BinaryIO]:
+    if isinstance(source, (bytes, bytearray, memoryview)):
         return io.BytesIO(source)
     if isinstance(source, str) and is_data_uri(source):
         try:
             return io.BytesIO(decode_data_uri(source))
         except ValueError as error:
             raise ImageError(f"cannot be decoded: {error}.") from None
+    if not isinstance(source, (str, os.PathLike)):
+        raise ImageError(f"is a {type(source).__name__}: give a path, bytes, a data URI or a PIL image.")
     return _open_file(source)
 
 
-def _open_file(path: str | Path) -> BinaryIO:
+def _open_file(path: str | os.PathLike[str]) -> BinaryIO:
     text = str(path)
     if not text.strip():
         raise ImageError("is empty: give the path of a picture.")

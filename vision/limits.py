@@ -1,6 +1,6 @@
 """`--image-min-pixels` and `--image-max-pixels`, put into effect for each kind of image processor. Knows no tokenizer.
 
-Where the processor has a setting that bounds its pixels, the setting is changed; otherwise the picture is resized
+Where the processor has a setting that bounds its pixels or tiles, the setting is changed; otherwise the picture is resized
 before it is processed, which saves tiles or patches wherever the family's own rules follow the picture's size.
 `Limiter(image_processor, config)` applies them; `.explain()` says what they do here; `.fit(image)` resizes if needed.
 """
@@ -16,6 +16,7 @@ from mmswap.config import ImageConfig
 
 # Soft tokens that Gemma 4 was trained with (its image processor refuses any other number).
 _SOFT_TOKENS = (70, 140, 280, 560, 1120)
+_NO_LOW = ", plus an overview where there are several; --image-min-pixels changes nothing"
 
 
 class Limiter:
@@ -23,7 +24,7 @@ class Limiter:
 
     def __init__(self, image_processor: Any, config: ImageConfig) -> None:
         self._low, self._high = config.min_pixels, config.max_pixels
-        self._resizes_itself = False
+        self._bounded = False
         self._explanation = self._apply(image_processor)
 
     def explain(self) -> str:
@@ -32,7 +33,7 @@ class Limiter:
 
     def fit(self, image: Image.Image) -> Image.Image:
         """The picture within the limits, its ratio kept; the same object where nothing is to do."""
-        if self._resizes_itself:
+        if self._bounded:
             return image
         pixels = image.width * image.height
         if self._high is not None and pixels > self._high:
@@ -55,7 +56,7 @@ class Limiter:
 
     def _bound_area(self, processor: Any, size: dict[str, Any]) -> str:
         # The names are those of transformers; for this kind they hold pixels of the whole picture, not edges.
-        self._resizes_itself = True
+        self._bounded = True
         frames = _frames_counted(processor)
         low, high = size["shortest_edge"] // frames, size["longest_edge"] // frames
         if self._high is not None:
@@ -69,26 +70,29 @@ class Limiter:
         return f"A picture is resized to between {low} and {high} pixels, in whole cells."
 
     def _bound_soft_tokens(self, processor: Any) -> str:
+        self._bounded = True
         cell = (_side(processor.patch_size) * processor.pooling_kernel_size) ** 2
         if self._high is not None:
             fitting = [count for count in _SOFT_TOKENS if count * cell <= self._high]
             processor.max_soft_tokens = min(max(fitting, default=_SOFT_TOKENS[0]), processor.max_soft_tokens)
-        return f"A picture is resized to about {processor.max_soft_tokens * cell} pixels whatever its own size."
+        return f"A picture is resized to about {processor.max_soft_tokens * cell} pixels whatever its own size; --image-min-pixels changes nothing."
 
     def _bound_longest_edge(self, processor: Any, size: dict[str, Any]) -> str:
+        self._bounded = True
         tile = dict(processor.max_image_size)["longest_edge"]
         edge = size.get("longest_edge") or tile
         if self._high is not None:
             edge = min(edge, max(tile, math.isqrt(self._high) // tile * tile))
             processor.size = _same_kind(processor.size, longest_edge=edge)
-        return f"A picture is scaled to a longest side of {edge} and cut into {tile}x{tile} tiles, plus one overview."
+        return f"A picture is scaled to a longest side of {edge} and cut into tiles of {tile}x{tile}{_NO_LOW}."
 
     def _bound_tiles(self, processor: Any, size: dict[str, Any]) -> str:
+        self._bounded = True
         tile = size.get("height", 1) * size.get("width", 1)
         if self._high is not None:
             processor.max_patches = min(processor.max_patches, max(1, self._high // tile))
             processor.min_patches = min(processor.min_patches, processor.max_patches)
-        return f"A picture is cut into at most {processor.max_patches} tiles of {tile} pixels, plus one overview."
+        return f"A picture is cut into at most {processor.max_patches} tiles of {tile} pixels{_NO_LOW}."
 
 
 def _given(size: dict[str, Any]) -> set[str]:
@@ -101,7 +105,7 @@ def _same_kind(old: Any, **values: int) -> Any:
 
 def _frames_counted(processor: Any) -> int:
     """How often the processor counts each pixel of a picture: GLM's bounds hold both frames of a temporal patch."""
-    cell = _side(processor.patch_size) * processor.merge_size
+    cell = _side(processor.patch_size) * int(processor.merge_size)
     bound = (1000 * cell) ** 2
     asked = {"size": {"shortest_edge": 1, "longest_edge": bound}, "min_pixels": 1, "max_pixels": bound}
     try:

@@ -45,7 +45,11 @@ def count_patches(features: Mapping[str, Any], image_processor: Any, side: int |
         unit = side or 1
         return [(h // unit) * (w // unit) for h, w in sizes]
     tile = (height // side) * (width // side) if side else 1
-    return [tiles * tile for tiles in _tiles(features, image_processor, sizes, (height, width), count)]
+    tiles = _tiles(features, image_processor, sizes, (height, width), count)
+    there = _tile_count(features["pixel_values"])
+    if len(tiles) != count or sum(tiles) > there:  # a family that counts in its own way: what there is, shared evenly
+        tiles = [there // count] * count
+    return [tile * number for number in tiles]
 
 
 def _tiles(
@@ -84,6 +88,13 @@ def _shape(values: Any) -> tuple[int, ...]:
     while isinstance(values, (list, tuple)):
         values = values[0]
     return tuple(values.shape)
+
+
+def _tile_count(values: Any) -> int:
+    """How many pictures of [3, H, W] the pixel values hold, padding included."""
+    if isinstance(values, (list, tuple)):
+        return sum(_tile_count(value) for value in values)
+    return int(np.prod(values.shape[:-3]))
 
 
 def _list(value: Any) -> Any:

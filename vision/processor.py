@@ -17,8 +17,9 @@ import torch
 from PIL import Image
 
 from mmswap.config import ImageConfig
-from mmswap.errors import ImageError, ModelError, UserError
+from mmswap.errors import ImageError, MmswapError, ModelError, UserError
 from mmswap.vision.assemble import Parts, assemble
+from mmswap.vision.checkpoint import first_line
 from mmswap.vision.limits import Limiter
 from mmswap.vision.literals import ControlTokens, LiteralTokenizer
 from mmswap.vision.patches import count_patches, patch_side
@@ -74,7 +75,12 @@ class Processor:
         return self._renderer.render(messages, add_generation_prompt=add_generation_prompt, **kwargs)
 
     def dangerous(self, text: str) -> bool:
-        """Whether the text spells a control token, or a placeholder for a picture, and so must be a literal."""
+        """Whether the text spells a control token, or a placeholder for a picture, and so must be a literal.
+
+        Texts that a template joins (two text parts of one message) must be asked about as one.
+        """
+        if not _encodable(text):
+            return True
         names = ("image_token", "video_token", "audio_token")
         placeholders = (getattr(self._hf, name, None) for name in names)
         return any(token and token in text for token in placeholders) or self._control.found_in(text)
@@ -90,9 +96,11 @@ class Processor:
             literals: sentinel in `text` -> the user's text that it stands for, tokenised without control tokens.
 
         Raises:
-            UserError: the number of pictures differs from the number of placeholders.
+            UserError: the number of pictures differs from the number of placeholders, or a text is not Unicode.
             ImageError: the family's processor refuses a picture.
         """
+        if not all(map(_encodable, (text, *(literals or {}).values()))):
+            raise UserError("The text holds half of a surrogate pair, which is not a character.")
         self._check_count(text, len(images))
         call = _Call(self._hf, LiteralTokenizer(self.tokenizer, self._control, literals or {}))
         fitted = [self._limiter.fit(image) for image in images]
@@ -127,8 +135,9 @@ class Processor:
     def _placeholder(self, ids: list[int]) -> int:
         candidates = [getattr(self._config, name, None) for name in ("image_token_id", "image_token_index")]
         candidates += list(getattr(self._hf, "image_token_ids", ())) + [getattr(self._hf, "image_token_id", None)]
+        candidates.append(self.tokenizer.convert_tokens_to_ids(self.image_token) if self.image_token else None)
         for candidate in candidates:
-            if isinstance(candidate, int) and candidate in ids:
+            if isinstance(candidate, int) and candidate in ids and candidate != self.tokenizer.unk_token_id:
                 return candidate
         raise ModelError(f"{type(self._hf).__name__} left no image token in the prompt: is its tokenizer complete?")
 
@@ -149,16 +158,27 @@ class _Call:
     def run(self, text: str, images: list[Image.Image], bos: str | None) -> dict[str, torch.Tensor]:
         # As transformers' own chat path does: a template that writes BOS itself must not get a second one.
         special = not (bos and text.startswith(bos))
+        name = type(self._hf).__name__
         try:
-            if images:
-                out = self._hf(
-                    text=text, images=[images], return_tensors="pt", text_kwargs={"add_special_tokens": special}
-                )
-            else:
-                out = self._without_images(text, special)
+            out = self._with_images(text, images, special) if images else self._without_images(text, special)
+        except MmswapError:
+            raise
         except ValueError as error:
-            raise ImageError(f"The model's {type(self._hf).__name__} refuses this prompt: {error}") from error
+            kind = ImageError if images else UserError
+            raise kind(f"The model's {name} refuses this prompt: {first_line(error)}.") from error
+        except Exception as error:
+            raise ModelError(f"{name} fails on this prompt ({type(error).__name__}: {first_line(error)}).") from error
         return _as_tensors(out)
+
+    def _with_images(self, text: str, images: list[Image.Image], special: bool) -> Any:
+        more = {"return_tensors": "pt", "text_kwargs": {"add_special_tokens": special}}
+        try:
+            return self._hf(text=text, images=[images], **more)  # one list of pictures for the one prompt
+        except ValueError as first:
+            try:
+                return self._hf(text=text, images=images, **more)  # GOT-OCR2 wants them without the outer list
+            except ValueError:
+                raise first from None
 
     def _without_images(self, text: str, special: bool) -> Any:
         try:
@@ -186,6 +206,14 @@ class _Noting:
         features = self._image_processor(*args, **kwargs)
         self._call.features = dict(features)  # a copy: processors remove what the model does not take
         return features
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _as_tensors(out: Mapping[str, Any]) -> dict[str, torch.Tensor]:

@@ -134,6 +134,21 @@ class SwapPool:
         self.mirrors.clear()
         self.card.release(self._label)
 
+    def bring_home(self) -> list[BaseException]:
+        """Takes the slabs of missing units again and binds their tensors; what went wrong. No bytes move."""
+        assert self.arena is not None
+        errors: list[BaseException] = []
+        missing = [index for index, unit in enumerate(self.ladder) if unit.missing]
+        try:
+            self.arena.retake(missing)
+        except BaseException as error:
+            errors.append(error)
+        if self.arena.unbinds:
+            for index in missing:
+                if self.arena.is_home(index):
+                    self.ladder[index].bind()
+        return errors
+
     def jobs(self) -> list[Job]:
         """The units that are missing, in order of use, as work for a `Restoration`."""
         assert self.arena is not None
@@ -156,9 +171,8 @@ class SwapPool:
             self.restoration.settle()
             errors += self.restoration.drain()
         if any(unit.missing for unit in self.ladder):
-            assert self.arena is not None
             assert self.copier is not None
-            self.arena.retake([index for index, unit in enumerate(self.ladder) if unit.missing])
+            errors += self.bring_home()
             again = Restoration(self.jobs(), self.copier)
             again.start(behind=False)
             again.settle()

@@ -198,24 +198,12 @@ class Window:
             return errors
         if self.state is State.OPEN:
             self.state = State.RESTORING
-        _try(errors, self._retake)
-        _try(errors, self._rebind)
+        _try(errors, lambda: errors.extend(pool.bring_home()))
         _try(errors, lambda: pool.book(0))
         _try(errors, lambda: self._start(errors, behind and not errors))
         if errors and any(pool.ladder[index].missing for index in self._evicted):
             _try(errors, lambda: self._start(errors, False))
         return errors
-
-    def _retake(self) -> None:
-        if self._pool.arena is not None:
-            self._pool.arena.retake(self._evicted)
-
-    def _rebind(self) -> None:
-        pool = self._pool
-        if pool.arena is not None and pool.arena.unbinds:
-            for index in self._evicted:
-                if pool.arena.is_home(index):
-                    pool.ladder[index].bind()
 
     def _start(self, errors: list[BaseException], behind: bool) -> None:
         pool = self._pool

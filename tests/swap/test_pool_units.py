@@ -125,7 +125,7 @@ def test_mistakes_in_the_layers_are_named() -> None:
         survey([("a", layer), ("a", nn.Linear(2, 2))])
     with pytest.raises(WindowMisuse, match="meta"):
         survey([nn.Linear(2, 2, device="meta")])
-    with pytest.raises(ValueError, match="unit.9"):
+    with pytest.raises(ValueError, match="unit"):
         SwapPool([layer], "sim:1MiB", ladder=["unit.9"])
 
 
@@ -159,7 +159,7 @@ def test_replaced_weights_are_noticed() -> None:
     model = ToyDecoder()
     pool = tight_pool(model)
     model.layers[5].up.weight = nn.Parameter(torch.zeros(64, 32))
-    with pytest.raises(WindowMisuse, match="up.weight was replaced"), pool.window(layers=1):
+    with pytest.raises(WindowMisuse, match="was replaced"), pool.window(layers=1):
         pass
     assert not pool.busy
     assert torch.equal(model.layers[5].up.weight, torch.zeros(64, 32))

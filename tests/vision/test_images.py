@@ -85,6 +85,15 @@ def test_what_is_not_a_file_is_refused(tmp_path: Path) -> None:
         open_image("x" * 5000)
 
 
+def test_other_types_of_sources() -> None:
+    data = GOOD["palette.png"].data
+    for source in (bytearray(data), memoryview(data)):
+        assert_right(open_image(source), GOOD["palette.png"])
+    for wrong in (3, None, [data]):
+        with pytest.raises(ImageError, match=f"The image is a {type(wrong).__name__}: give a path"):
+            open_image(wrong)
+
+
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names here")
 def test_a_pipe_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.png")

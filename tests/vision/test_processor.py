@@ -12,7 +12,9 @@ import torch
 from PIL import Image
 from processor_folders import FAMILIES, make_folder
 
-from mmswap.errors import UserError
+from mmswap.errors import ImageError, ModelError, UserError
+from mmswap.vision.assemble import Absent
+from mmswap.vision.patches import count_patches
 from mmswap.vision.processor import Prepared, Processor, load_processor
 
 SIZES = [(300, 200), (90, 140)]
@@ -77,7 +79,8 @@ def test_tiles_and_slices_add_up(sizes: list[tuple[int, int]], processors: dict[
 def test_ids_are_those_of_transformers_own_call(name: str, processors: dict[str, Processor]) -> None:
     processor = processors[name]
     text = prompt(processor, 1)
-    plain = processor._hf(text=text, images=[pictures_of(SIZES[:1])], return_tensors="pt")
+    images = pictures_of(SIZES[:1])
+    plain = processor._hf(text=text, images=images if name == "got_ocr2" else [images], return_tensors="pt")
     ours = processor.prepare(text, pictures_of(SIZES[:1])).inputs
     assert set(ours) == {key for key, value in plain.items() if isinstance(value, torch.Tensor)} - {"labels"}
     for key, value in ours.items():
@@ -147,6 +150,35 @@ def test_a_call_leaves_the_processor_as_it_was(processors: dict[str, Processor])
         prepare(processors[name], SIZES)
         assert hf.__dict__ == before
         assert hf.tokenizer is processors[name].tokenizer
+
+
+def test_half_a_surrogate_pair_is_refused(processors: dict[str, Processor]) -> None:
+    processor = processors["qwen2_vl"]
+    assert processor.dangerous("a\ud800b")
+    with pytest.raises(UserError, match="surrogate"):
+        processor.prepare("a\ud800b")
+    with pytest.raises(UserError, match="surrogate"):
+        processor.prepare("S", (), {"S": "a\ud800b"})
+
+
+def test_a_picture_that_the_family_refuses_is_one_sentence(processors: dict[str, Processor]) -> None:
+    processor = processors["qwen2_vl"]
+    with pytest.raises(ImageError, match=r"Qwen2VLProcessor refuses this prompt: .*aspect ratio.*\.$"):
+        processor.prepare(prompt(processor, 1), [Image.new("RGB", (900, 3))])
+
+
+def test_a_family_that_counts_tiles_in_its_own_way_shares_what_is_there() -> None:
+    # Aria gives the largest number of crops as one number for all pictures.
+    features = {"pixel_values": torch.zeros(6, 3, 56, 56), "num_crops": torch.tensor(3)}
+    assert count_patches(features, object(), 14, 2) == [48, 48]
+    assert count_patches({"pixel_values": torch.zeros(2, 3, 56, 56)}, object(), None, 2) == [1, 1]
+
+
+def test_a_part_that_is_absent_says_so() -> None:
+    absent = Absent()
+    assert absent.merge_size is None
+    with pytest.raises(ModelError, match="a part that is not loaded"):
+        absent("video")
 
 
 def test_bos_is_not_written_twice(tmp_path: Path) -> None:

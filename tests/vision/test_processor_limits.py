@@ -13,7 +13,13 @@ from mmswap.config import ImageConfig
 from mmswap.vision.limits import Limiter
 from mmswap.vision.processor import ImageInfo, Processor, load_processor
 
-ONE_SIZE = ("gemma3", "llava", "paligemma", "gemma4")  # gemma4's test folder has its smallest number of soft tokens
+ONE_SIZE = (
+    "gemma3",
+    "llava",
+    "paligemma",
+    "got_ocr2",
+    "gemma4",
+)  # gemma4's test folder has its smallest number of soft tokens
 NATIVE = ("qwen2_vl", "qwen3_vl", "glm4v")
 
 

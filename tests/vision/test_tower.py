@@ -60,7 +60,8 @@ def test_call_is_found_without_running_the_tower_and_replayed_bit_for_bit(name: 
             with watched(model) as answered, tower.replay(features):
                 given = model(**inputs).logits
             assert torch.equal(given, wanted)
-    assert not answered & encoded, "the tower ran although its features were given"
+    ran = answered & encoded - {tower.entry.removesuffix(".forward")}  # an intercepted module still calls its hooks
+    assert not ran, "the tower ran although its features were given"
     assert borrowed(model) == []
 
 
@@ -109,7 +110,7 @@ def test_nothing_is_left_on_the_model_when_the_forward_is_interrupted(name: str)
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    hook = model.get_input_embeddings().register_forward_pre_hook(interrupt)
+    hook = model.register_forward_pre_hook(interrupt)
     try:
         with pytest.raises(KeyboardInterrupt):
             tower.call_for(inputs)
