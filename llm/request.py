@@ -61,7 +61,9 @@ def prepare(model: Any, inputs: Mapping[str, Any], new_tokens: int) -> Prepared:
         except (TypeError, ValueError) as error:
             raise ModelError(f"{type(model).__name__} does not take this prompt: {error}") from error
     (prepared,) = caught
-    start = getattr(prepared.model, "_get_initial_cache_position", None)  # transformers before 5.1 counts positions by hand
+    start = getattr(
+        prepared.model, "_get_initial_cache_position", None
+    )  # transformers before 5.1 counts positions by hand
     if start is not None:
         prepared.kwargs = start(prepared.ids.shape[1], prepared.ids.device, prepared.kwargs)
     return prepared

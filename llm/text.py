@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SPACE = "▁"
@@ -58,8 +58,8 @@ class Detokenizer:
         if piece is None:
             return ""
         raw = rule.bytes_of(piece)
-        if not self._started and rule.strips_first and raw.startswith(b" "):
-            raw = raw[1:]
+        if not self._started:
+            raw = rule.opening(raw)
         self._started = True
         return self._bytes.decode(raw)
 
@@ -85,7 +85,13 @@ class _Rule:
 
     byte_level: bool
     byte_fallback: bool = False
-    strips_first: bool = False
+    spaces_off: Literal["none", "one", "all"] = "none"
+
+    def opening(self, raw: bytes) -> bytes:
+        """The first piece of an answer, without the spaces that the decoder takes off it."""
+        if self.spaces_off == "all":
+            return raw.replace(b" ", b"")
+        return raw.removeprefix(b" ") if self.spaces_off == "one" else raw
 
     def bytes_of(self, piece: str) -> bytes:
         if self.byte_level:
@@ -108,18 +114,18 @@ def _rule_of(tokenizer: Any) -> _Rule | None:
         return _Rule(byte_level=True)
     if kinds and kinds[-1] == "Metaspace" and set(kinds[:-1]) <= {"ByteFallback"}:
         never = steps[-1].get("prepend_scheme", "always") == "never"
-        return _marked(steps[-1].get("replacement"), "ByteFallback" in kinds, not never)
+        return _marked(steps[-1].get("replacement"), "ByteFallback" in kinds, "none" if never else "all")
     if kinds and kinds[0] == "Replace" and set(kinds[1:]) <= {"ByteFallback", "Fuse", "Strip"}:
         strip = next((step for step in steps if step["type"] == "Strip"), None)
         if strip is not None and (strip["content"], strip["start"], strip["stop"]) != (" ", 1, 0):
             return None
         mark = steps[0]["pattern"].get("String") if steps[0]["content"] == " " else None
-        return _marked(mark, "ByteFallback" in kinds, strip is not None)
+        return _marked(mark, "ByteFallback" in kinds, "one" if strip is not None else "none")
     return None
 
 
-def _marked(mark: str | None, byte_fallback: bool, strips_first: bool) -> _Rule | None:
-    return _Rule(False, byte_fallback, strips_first) if mark == _SPACE else None
+def _marked(mark: str | None, byte_fallback: bool, spaces_off: Literal["none", "one", "all"]) -> _Rule | None:
+    return _Rule(False, byte_fallback, spaces_off) if mark == _SPACE else None
 
 
 def _letters() -> Iterator[tuple[str, int]]:

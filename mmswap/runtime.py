@@ -203,6 +203,6 @@ class Runtime:
         return int(wanted or limit)
 
     def _require_room(self) -> None:
-        over = getattr(self.card, "over", 0)
+        over = self.card.overfull()
         if over:
             raise DoesNotFit("The model", self.card.total() + over, self.card.total())

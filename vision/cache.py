@@ -45,6 +45,11 @@ class FeatureCache:
     def __len__(self) -> int:
         return len(self._entries)
 
+    def clear(self) -> None:
+        """Forget everything."""
+        self._entries.clear()
+        self.used = 0
+
     def get(self, key: str) -> Any | None:
         """The features under `key` (on the host), or None."""
         if key not in self._entries:

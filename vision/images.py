@@ -65,11 +65,11 @@ def _label(source: Source) -> str:
         return "The PIL image"
     if not isinstance(source, (str, os.PathLike)):
         return "The image"
-    text = str(source)
+    text = str(source) if str(source).strip() else "The image name"
     if isinstance(source, str) and is_data_uri(source):
         return "The image in the data URI"
     shown = text if len(text) <= 200 else text[:100] + "..."
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in shown) or "The image name"
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in shown)
 
 
 def _open_stream(source: Source) -> AbstractContextManager[BinaryIO]:
@@ -90,7 +90,9 @@ def _open_file(path: str | os.PathLike[str]) -> BinaryIO:
     if not text.strip():
         raise ImageError("is empty: give the path of a picture.")
     if isinstance(path, str) and (match := _SCHEME.match(path)):
-        raise ImageError(f"is a {match[1].lower()} address and is not fetched: save the picture and give its path.")
+        raise ImageError(
+            f"is a web or file address ({match[1].lower()}:) and is not fetched: save the picture and give its path."
+        )
     try:
         # Not every name is a file: a pipe would block for ever when it is opened, a device has no end.
         mode = os.stat(text).st_mode

@@ -1,7 +1,7 @@
 """`--image-min-pixels` and `--image-max-pixels`, put into effect for each kind of image processor. Knows no tokenizer.
 
-Where the processor has a setting that bounds its pixels or tiles, the setting is changed; otherwise the picture is resized
-before it is processed, which saves tiles or patches wherever the family's own rules follow the picture's size.
+Where the processor has a setting that bounds its pixels or tiles, the setting is changed; otherwise the picture is
+resized before it is processed, which saves tiles or patches wherever the family's own rules follow the picture's size.
 `Limiter(image_processor, config)` applies them; `.explain()` says what they do here; `.fit(image)` resizes if needed.
 """
 
@@ -75,7 +75,8 @@ class Limiter:
         if self._high is not None:
             fitting = [count for count in _SOFT_TOKENS if count * cell <= self._high]
             processor.max_soft_tokens = min(max(fitting, default=_SOFT_TOKENS[0]), processor.max_soft_tokens)
-        return f"A picture is resized to about {processor.max_soft_tokens * cell} pixels whatever its own size; --image-min-pixels changes nothing."
+        pixels = processor.max_soft_tokens * cell
+        return f"Every picture is resized to about {pixels} pixels; --image-min-pixels changes nothing."
 
     def _bound_longest_edge(self, processor: Any, size: dict[str, Any]) -> str:
         self._bounded = True

@@ -75,10 +75,7 @@ class Processor:
         return self._renderer.render(messages, add_generation_prompt=add_generation_prompt, **kwargs)
 
     def dangerous(self, text: str) -> bool:
-        """Whether the text spells a control token, or a placeholder for a picture, and so must be a literal.
-
-        Texts that a template joins (two text parts of one message) must be asked about as one.
-        """
+        """Whether the text spells a control token, or a placeholder for a picture, and so must be a literal."""
         if not _encodable(text):
             return True
         names = ("image_token", "video_token", "audio_token")

@@ -134,4 +134,11 @@ def _as_parts(content: Any) -> list[dict[str, Any]]:
         return []
     if isinstance(content, str):
         return [{"type": "text", "text": content}] if content else []
-    return [dict(part) for part in content]
+    parts: list[dict[str, Any]] = []
+    for part in content:
+        if parts and part["type"] == parts[-1]["type"] == "text":
+            # A line break joins neighbours: two halves of a control token's spelling never meet.
+            parts[-1]["text"] += "\n" + part["text"]
+        else:
+            parts.append(dict(part))
+    return parts

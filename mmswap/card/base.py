@@ -34,6 +34,10 @@ class Card(ABC):
     def free(self) -> Reading:
         """Bytes that this process can still take without spilling, read now, with the reason."""
 
+    def overfull(self) -> int:
+        """Bytes by which the claims exceed the card; a real card raises on allocation instead."""
+        return 0
+
     def link_rate(self) -> int | None:
         """Bytes a second from the host to the card, where it is known."""
         return None

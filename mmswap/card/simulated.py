@@ -47,6 +47,9 @@ class SimulatedCard(Card):
     def free(self) -> Reading:
         return simulated_free(self.capacity, dict(self.claims))
 
+    def overfull(self) -> int:
+        return max(0, sum(self.claims.values()) - self.capacity)
+
     def link_rate(self) -> int | None:
         return self._link
 

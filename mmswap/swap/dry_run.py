@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from mmswap.swap.fake import FakeTrace, fake_tensors, fake_twin, is_fake
+from mmswap.swap.meter import CpuMeter
 from mmswap.swap.peak import Peak, summits
 from mmswap.swap.replay import ARENA, TORCH, Policy
 from mmswap.swap.scratch import ScratchTable
@@ -84,7 +85,7 @@ class DryRun:
         scratch: ScratchTable | None = None,
         policy: Policy = ARENA,
     ) -> None:
-        self._scratch = scratch if scratch is not None else ScratchTable()
+        self._scratch = scratch if scratch is not None else ScratchTable(CpuMeter())
         self._policy = policy
         self._answers: dict[Hashable, Any] = {}
         self._lock = threading.Lock()
@@ -136,7 +137,7 @@ class DryRun:
     def _traced(self, twin: nn.Module, call: Callable[[], Any]) -> Peak:
         with torch.inference_mode(False), torch.no_grad(), FakeTrace(twin, self._scratch) as trace:
             result = call()
-        events = tuple(trace.events)
+        events = self._scratch.settled(trace.events)
         live, with_scratch = summits(events)
         return Peak(live, with_scratch, _bytes_of(result), events, "trace", self._policy)
 

@@ -6,6 +6,7 @@ size. `bytes_of(op, args, result)` applies the first that knows the op. Knows op
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,12 +15,14 @@ from torch import Tensor, nn
 from mmswap.swap.tracker import tensors_of
 
 aten = torch.ops.aten
+HUGE = 1 << 40
 SDPA = aten._scaled_dot_product_flash_attention_for_cpu.default
 
 _REDUCTIONS = {"sum", "mean", "prod", "var", "std", "var_mean", "norm", "linalg_vector_norm", "any", "all", "nansum"}
+_PRODUCTS = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1}  # and where the left operand stands
 _COPIES = {"clone", "copy_", "_to_copy", "cat", "stack", "index", "index_select", "gather", "scatter", "embedding"}
 _COPIES |= {"constant_pad_nd", "repeat", "fill_", "zero_", "masked_fill_", "index_put_", "index_put", "masked_scatter"}
-_COPIES |= {"mm", "addmm", "bmm", "baddbmm", "new_zeros", "zeros_like", "empty_like", "ones_like", "roll", "flip"}
+_COPIES |= {"new_zeros", "zeros_like", "empty_like", "ones_like", "roll", "flip"}
 _COPIES |= {"repeat_interleave", "slice_scatter", "tril", "triu", "full_like", "lift_fresh", "_reshape_copy"}
 
 
@@ -30,6 +33,8 @@ def bytes_of(func: Any, args: tuple[Any, ...], result: Any) -> int:
         return flash_attention(*args[:3], packed=True)
     if name == "convolution":
         return convolution(args[0], args[1], result)
+    if name in _PRODUCTS:
+        return product(*args[_PRODUCTS[name] : _PRODUCTS[name] + 2])
     if torch.Tag.pointwise in func.tags:
         return casts(args, result)
     if name in _REDUCTIONS:
@@ -88,11 +93,25 @@ def numbers(func: Any, args: tuple[Any, ...]) -> int:
 def convolution(given: Tensor, weight: Tensor, result: Any) -> int:
     """oneDNN: weight and input reordered, or the blocked result copied; channels-last reorders the weight twice.
 
-    Bound for fp32. In 16-bit types with AMX a kernel may take a hundred times as much: there only a measurement helps.
+    In 16-bit types with AMX a kernel may take hundreds of MiB, in no order that a formula could follow: no bound.
     """
+    if given.element_size() == 2:
+        return HUGE
     last = not given.is_contiguous() or not weight.is_contiguous()
     inputs = nbytes(given) if given.shape[1] > 3 and not last else 0
     return max(nbytes(weight) * (2 if last else 1) + inputs, 0 if last else nbytes(result)) + (65536 if last else 0)
+
+
+def product(left: Tensor, right: Tensor) -> int:
+    """oneDNN in 16-bit types: strided operands repacked (expanded ones in full), and for each thread a block of the
+    right-hand side and one of fp32 sums. BLAS in fp32 takes nothing from torch's allocator.
+    """
+    if left.element_size() != 2:
+        return 0
+    rows, inner = left.shape[-2:]
+    repacked = sum(nbytes(operand) for operand in (left, right) if operand.ndim == 3 and not operand.is_contiguous())
+    turned = nbytes(left) if left.ndim == 2 and not left.is_contiguous() else 0
+    return repacked + turned + torch.get_num_threads() * (inner * 800 + rows * 2560 + 131072)
 
 
 def flash_attention(query: Tensor, key: Tensor, value: Tensor, packed: bool) -> int:
@@ -111,3 +130,44 @@ def flash_attention(query: Tensor, key: Tensor, value: Tensor, packed: bool) -> 
     else:
         extra = 0
     return torch.get_num_threads() * block + extra
+
+
+def planned_by_library(func: Any, args: tuple[Any, ...]) -> bool:
+    """Whether `bytes_of` is only a bound, because a library chooses the kernel by shape and processor."""
+    name = func._schema.name.partition("::")[2]
+    if name == "convolution" or func is SDPA:
+        return True
+    return name in _PRODUCTS and args[_PRODUCTS[name]].element_size() == 2
+
+
+def work(func: Any, args: tuple[Any, ...], result: Any) -> float:
+    """Floating-point operations of convolutions, matrix products and attention; 0 for every other op."""
+    name = func._schema.name.partition("::")[2]
+    if name == "convolution":
+        return 2.0 * result.numel() * args[1][0].numel()
+    if func is SDPA:
+        return 4.0 * args[0].numel() * args[1].shape[2]
+    if name in _PRODUCTS:
+        return 2.0 * args[_PRODUCTS[name]].numel() * args[_PRODUCTS[name] + 1].shape[-1]
+    return 0.0
+
+
+def cut(func: Any, args: tuple[Any, ...]) -> tuple[int, Callable[[int], tuple[Any, ...]]]:
+    """How many rows or batch entries a call of `work` has, and the call with fewer of them."""
+    if func._schema.name == "aten::convolution":
+        if args[0].shape[0] == 1 and args[0].ndim == 4:
+            step = args[3][0]
+            return args[0].shape[2] // step, lambda n: (args[0][:, :, : n * step], *args[1:])
+        return args[0].shape[0], lambda n: (args[0][:n], *args[1:])
+    first = next(tensor for tensor in args if isinstance(tensor, Tensor) and tensor.ndim >= 2)
+    whole, deep = first.shape[0], first.ndim > 2
+
+    def fewer(n: int) -> tuple[Any, ...]:
+        left = _PRODUCTS.get(func._schema.name.partition("::")[2], 0)
+        shrunk = [
+            arg[:n] if isinstance(arg, Tensor) and (place == left or (deep and arg.ndim > 2)) else arg
+            for place, arg in enumerate(args)
+        ]
+        return tuple(shrunk)
+
+    return whole, fewer

@@ -85,7 +85,7 @@ def real_arguments(
     writes = func._schema.is_mutable
 
     def make(tensor: Tensor) -> Tensor:
-        if not is_fake(tensor):
+        if not (is_fake(tensor) or tensor.device.type == "meta"):
             return tensor.detach().to(device, copy=writes)
         extent = 1 + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride())) if tensor.numel() else 0
         flat = torch.zeros(extent, dtype=tensor.dtype, device=device)

@@ -52,7 +52,6 @@ class Restoration:
         self._behind = False
         self._waited = 0.0
         self._milliseconds = 0.0
-        self._settled = False
 
     @property
     def running(self) -> bool:
@@ -80,19 +79,13 @@ class Restoration:
     def settle(self) -> None:
         """Returns once every unit is back and every hook is gone, whatever interrupts it; `errors` tells the rest."""
         began = time.perf_counter()
-        for job in self._jobs:
-            self._await(job)
-            self._copier.wait(job.unit)
-        if self._thread is not None:
-            self._await_thread()
-        if not self._settled:
-            if self._behind:
-                self._waited += (time.perf_counter() - began) * 1e3
-            copied = self._copier.finish()
-            if copied is not None:
-                self._milliseconds = copied
-            self._waited += self._copier.waited()
-            self._settled = True
+        self._await_thread()
+        self._run()  # whatever no thread has done
+        self._waited += (time.perf_counter() - began) * 1e3
+        try:
+            self._arrive()
+        except BaseException as error:
+            self.errors.append(error)
         for job in self._jobs:
             self._unhook(job)
 
@@ -106,11 +99,21 @@ class Restoration:
         hidden = max(0.0, self._milliseconds - self._waited) if self._behind else 0.0
         return self._milliseconds, hidden
 
+    def _arrive(self) -> None:
+        """The calling thread sees every unit from now on; the times are final."""
+        for job in self._jobs:
+            self._copier.wait(job.unit)
+        copied = self._copier.finish()
+        if copied is not None:
+            self._milliseconds = copied
+            self._waited += self._copier.waited()
+
     def _run(self) -> None:
         began = time.perf_counter()
         for job in self._jobs:
-            self._restore(job)
-            self._milliseconds = (time.perf_counter() - began) * 1e3
+            if not job.issued.is_set():
+                self._restore(job)
+                self._milliseconds = (time.perf_counter() - began) * 1e3
 
     def _restore(self, job: Job) -> None:
         """One unit, twice if need be; nothing that happens here keeps the next one from coming back."""
@@ -140,7 +143,10 @@ class Restoration:
         """Runs in front of a unit's forward: waits for that unit and for nothing else."""
         if not job.issued.is_set():
             began = time.perf_counter()
-            job.issued.wait()
+            if self.running:
+                job.issued.wait()
+            else:
+                self._run()
             self._waited += (time.perf_counter() - began) * 1e3
         if job.unit.missing:
             raise RuntimeError(f"{job.unit.name} could not be restored") from job.failure
@@ -152,16 +158,9 @@ class Restoration:
             job.hooks[-1].remove()
             job.hooks.pop()
 
-    def _await(self, job: Job) -> None:
-        while not job.issued.is_set():
-            try:
-                job.issued.wait()
-            except BaseException as error:  # an interrupt: it is reported once everything is back
-                self.errors.append(error)
-
     def _await_thread(self) -> None:
         while self._thread is not None and self._thread.is_alive():
             try:
                 self._thread.join()
-            except BaseException as error:
+            except BaseException as error:  # it is reported once everything is back
                 self.errors.append(error)

@@ -1,33 +1,48 @@
 """The per-op scratch table: bytes that a kernel takes for itself inside one op, which no trace of tensors can see.
 
-A call that is small is made once for real, on this device, and what it took is kept (`meter`). A large matrix product
-or convolution is measured at two smaller sizes and extrapolated; every other large call goes by formula (`kernels`).
+A small call is made once for real, on this device, and what it took is kept (`meter`). A large one goes by formula
+(`kernels`); where the formula only bounds what a library decides (oneDNN), the answer is a `Bound`, and the call is
+measured later if, and only if, the peak hangs on it (`settled`).
 
     trace = FakeTrace(twin, scratch=ScratchTable())
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from mmswap.swap import kernels
 from mmswap.swap.meter import CpuMeter, CudaMeter
-from mmswap.swap.tracker import tensors_of
+from mmswap.swap.peak import summits
+from mmswap.swap.tracker import SCRATCH, Event, tensors_of
 from mmswap.units import MIB
 
-aten = torch.ops.aten
-
-_ROWS_OF = {"mm": 0, "addmm": 1}  # the operand whose first dimension can be cut without changing the kernel's plan
-_SMALL = MIB  # operands and results together, of an op that is cheap per byte
-_WORK_16_BIT, _WORK_32_BIT = 6e9, 1e9  # multiply-adds times two that one measured call may cost
+_SMALL_BYTES, _SMALL_WORK = MIB, 1e8  # bytes and floating-point operations of a call that is measured at once
+_WORK = 6e9  # of a call that is measured because the peak hangs on it; more is cut down and extrapolated
+_MEASUREMENTS = 12  # of that kind in one trace
 
 
-DEFAULT = CpuMeter()
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """An op with the layouts of its arguments (a meta tensor each): enough to make the call again."""
+
+    func: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    work: float
+
+
+class Bound(int):
+    """Bytes that a kernel takes at most, and the call that would tell how many it really takes."""
+
+    recipe: Recipe
+    key: Hashable
 
 
 class ScratchTable:
@@ -38,7 +53,7 @@ class ScratchTable:
         limit: most bytes that a measured call's operands and results may take.
     """
 
-    def __init__(self, meter: CpuMeter | CudaMeter | None = DEFAULT, limit: int = 512 * MIB) -> None:
+    def __init__(self, meter: CpuMeter | CudaMeter | None = None, limit: int = 512 * MIB) -> None:
         self._meter = meter
         self._limit = limit
         self._known: dict[Hashable, int] = {}
@@ -48,37 +63,80 @@ class ScratchTable:
             return 0
         key = (func, _shapes(args), _shapes(tuple(kwargs.values())), _shapes((result,)))
         if key not in self._known:
-            self._known[key] = self._find(func, args, kwargs, result)
+            self._known[key] = self._find(key, func, args, kwargs, result)
         return self._known[key]
 
-    def _find(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> int:
-        work = _work(func, args, result)
+    def _find(self, key: Hashable, func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> int:
+        work = kernels.work(func, args, result)
         size = sum(kernels.nbytes(tensor) for tensor in tensors_of((args, kwargs, result)))
-        measured = None
-        if self._meter is not None:
-            if (work == 0 and size <= _SMALL) or (0 < work <= _allowed(args) and size <= self._limit):
-                measured = self._meter.scratch(func, args, kwargs)
-            elif work > 0:
-                share = min(_allowed(args) / work, self._limit / size)
-                measured = self._extrapolated(func, args, kwargs, share)
-        return measured if measured is not None else kernels.bytes_of(func, args, result)
+        if self._meter is not None and size <= _SMALL_BYTES and work <= _SMALL_WORK:
+            measured = self._meter.scratch(func, args, kwargs)
+            if measured is not None:
+                return measured
+        most = kernels.bytes_of(func, args, result)
+        if self._meter is None or not kernels.planned_by_library(func, args):
+            return most
+        bound = Bound(most)
+        layout = pytree.tree_map_only(Tensor, _on_meta, (tuple(args), dict(kwargs)))
+        bound.recipe, bound.key = Recipe(func, *layout, work), key
+        return bound
 
-    def _extrapolated(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], share: float) -> int | None:
-        name = func._schema.name.partition("::")[2]
-        cut = _cutter(name, args)
-        if cut is None:
-            return None
-        whole, make = cut
-        few = int(whole * share) // 2
+    def settled(self, events: Sequence[Event]) -> tuple[Event, ...]:
+        """`events` with every bound on which the peak hangs replaced by what the kernel really takes."""
+        for _ in range(_MEASUREMENTS):
+            decisive = _decisive(events)
+            if decisive is None:
+                break
+            measured = self._measured(decisive.recipe)
+            settled = min(int(decisive), measured) if measured is not None else int(decisive)
+            self._known[decisive.key] = settled
+            events = [_settle(event, decisive, settled) for event in events]
+        return tuple(events)
+
+    def _measured(self, recipe: Recipe) -> int | None:
+        assert self._meter is not None
+        size = sum(kernels.nbytes(tensor) for tensor in tensors_of((recipe.args, recipe.kwargs)))
+        share = min(_WORK / recipe.work, self._limit / size)
+        if share >= 1:
+            return self._meter.scratch(recipe.func, recipe.args, recipe.kwargs)
+        whole, make = kernels.cut(recipe.func, recipe.args)
+        few = int(whole * share) // 4
         if few < 1:
             return None
-        assert self._meter is not None
-        low, high = self._meter.scratch(func, make(few), kwargs), self._meter.scratch(func, make(2 * few), kwargs)
+        low = self._meter.scratch(recipe.func, make(few), recipe.kwargs)
+        high = self._meter.scratch(recipe.func, make(2 * few), recipe.kwargs)
         if low is None or high is None:
             return None
-        slope = max(0.0, (high - low) / few)
-        spare = _blocks(args) if name in _ROWS_OF and high > 0 else high // 50
-        return math.ceil(high + slope * (whole - 2 * few)) + spare
+        return high + max(0, high - low) * (whole - 2 * few) // few + high // 100
+
+
+def _decisive(events: Sequence[Event]) -> Bound | None:
+    """The bound that makes the peak with scratch what it is; None when a known figure does."""
+    _, most = summits(events)
+    live, deciding = 0, None
+    scratch: set[int] = set()
+    for event in events:
+        if event.op.startswith(SCRATCH):
+            scratch.add(event.ident)
+            if live + event.delta == most:
+                if not isinstance(event.delta, Bound):
+                    return None
+                deciding = event.delta
+        elif event.ident not in scratch:
+            live += event.delta
+            if live == most:
+                return None
+    return deciding
+
+
+def _settle(event: Event, bound: Bound, settled: int) -> Event:
+    if isinstance(event.delta, Bound) and event.delta.key == bound.key:
+        return replace(event, delta=settled)
+    return event
+
+
+def _on_meta(tensor: Tensor) -> Tensor:
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
 
 
 def _draws(func: Any) -> bool:
@@ -96,43 +154,3 @@ def _shape(arg: Any) -> Hashable:
     if isinstance(arg, (list, tuple)):
         return _shapes(tuple(arg))
     return (type(arg), arg) if isinstance(arg, (int, float, bool, str)) else str(arg)
-
-
-def _allowed(args: tuple[Any, ...]) -> float:
-    return _WORK_16_BIT if next(tensors_of(args)).element_size() == 2 else _WORK_32_BIT
-
-
-def _work(func: Any, args: tuple[Any, ...], result: Any) -> float:
-    """Floating-point operations of the kernels that libraries plan by themselves; 0 for every other op."""
-    name = func._schema.name.partition("::")[2]
-    if name == "convolution":
-        return 2.0 * result.numel() * args[1][0].numel()
-    if func is kernels.SDPA:
-        return 4.0 * args[0].numel() * args[1].shape[2]
-    if name in ("mm", "bmm"):
-        return 2.0 * args[0].numel() * args[1].shape[-1]
-    if name in ("addmm", "baddbmm"):
-        return 2.0 * args[1].numel() * args[2].shape[-1]
-    return 0.0
-
-
-def _cutter(name: str, args: tuple[Any, ...]) -> tuple[int, Any] | None:
-    """How many rows (matrix products, image rows) or batch entries the call has, and the call with fewer of them."""
-    if name in _ROWS_OF:
-        place = _ROWS_OF[name]
-        return args[place].shape[0], lambda n: (*args[:place], args[place][:n], *args[place + 1 :])
-    if name == "bmm":
-        return args[0].shape[0], lambda n: (args[0][:n], args[1][:n])
-    if name == "baddbmm":
-        return args[1].shape[0], lambda n: (args[0][:n] if args[0].ndim == 3 else args[0], args[1][:n], args[2][:n])
-    if name == "convolution" and args[0].shape[0] > 1:
-        return args[0].shape[0], lambda n: (args[0][:n], *args[1:])
-    if name == "convolution" and args[0].ndim == 4:
-        step = args[3][0]
-        return args[0].shape[2] // step, lambda n: (args[0][:, :, : n * step], *args[1:])
-    return None
-
-
-def _blocks(args: tuple[Any, ...]) -> int:
-    """A block of the repacked right-hand side for each thread, which oneDNN adds from some number of rows on."""
-    return args[-1].shape[0] * 400 * 2 * torch.get_num_threads()

@@ -1,9 +1,11 @@
-"""Own decode loop against unpatched `generate()`: equal ids in every family, in one pass and in chunks, in turns too."""
+"""The decode loop against unpatched `generate()`: equal ids in every family, in one pass, in chunks and in turns."""
 
 from __future__ import annotations
 
 import functools
+import gc
 import itertools
+import weakref
 from typing import Any
 
 import families
@@ -158,10 +160,12 @@ def test_statistics_tell_tokens_and_seconds() -> None:
     tokens = list(running)
     told = running.statistics
     assert (told.prefill_tokens, told.decode_tokens) == (inputs["input_ids"].shape[1], len(tokens))
-    assert told.prefill_seconds > 0 and told.decode_seconds > 0
+    assert told.prefill_seconds > 0
+    assert told.decode_seconds > 0
     assert told.chunking.sizes == (16, 16, 14)
     assert told.chunking.reason == "3 chunks of at most 16 tokens"
-    assert told.prefill_rate and told.decode_rate
+    assert told.prefill_rate == told.prefill_tokens / told.prefill_seconds
+    assert told.decode_rate == (NEW - 1) / told.decode_seconds
 
 
 class _Poison:
@@ -214,9 +218,6 @@ def test_should_stop_and_close_end_early_and_drop_the_cache() -> None:
 
 @pytest.mark.parametrize("how", ["close", "exhaust", "fail"])
 def test_cache_is_freed_with_the_request(how: str) -> None:
-    import gc
-    import weakref
-
     model = families.build("llava")
     inputs = families.inputs("llava", model)
     caches: list[weakref.ref[Any]] = []

@@ -112,6 +112,13 @@ def test_pictures_stay_where_they_stand(processor: Processor) -> None:
     assert places == sorted(places)
 
 
+def test_halves_of_a_control_token_in_two_parts_never_meet(processor: Processor) -> None:
+    halves = [{"type": "text", "text": "a <|im_"}, {"type": "text", "text": "end|> b"}]
+    for parts in (halves, [*halves, {"type": "image"}], [{"type": "image"}, *halves]):
+        text = processor.render([{"role": "user", "content": parts}])
+        assert "a <|im_\nend|> b" in text
+
+
 def test_the_callers_messages_are_not_modified(processor: Processor) -> None:
     messages = [{"role": "developer", "content": [dict(part) for part in SYSTEM]}, {"role": "user", "content": "x"}]
     before = json.dumps(messages)

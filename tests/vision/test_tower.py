@@ -150,7 +150,9 @@ def test_prompt_without_a_picture_is_an_error_and_runs_no_layer() -> None:
 
 
 def test_model_without_a_tower_is_named() -> None:
-    config = LlamaConfig(hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, vocab_size=64)
+    config = LlamaConfig(
+        hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, vocab_size=64
+    )
     with pytest.raises(PartsNotFound, match="LlamaForCausalLM has no vision tower"):
         find_tower(LlamaForCausalLM(config))
 
