@@ -52,7 +52,8 @@ def load_model(
     checkpoint = check_checkpoint(folder)
     config = load_config(folder, trust_remote_code=trust_remote_code)
     wanted = stored_dtype(config, checkpoint) if isinstance(dtype, str) else dtype
-    more = {"config": config, "dtype": wanted, "trust_remote_code": trust_remote_code, "output_loading_info": True}
+    more = {"config": config, "dtype": wanted, "trust_remote_code": trust_remote_code}
+    more |= {"output_loading_info": True, "ignore_mismatched_sizes": True}  # both so that `_complete` can name tensors
     with _progress_to(progress):
         try:
             model, told = _from_pretrained(folder, attention, more)

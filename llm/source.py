@@ -24,11 +24,10 @@ def resolve_source(source: str | Path, *, trust_remote_code: bool = False) -> Pa
     Raises:
         ModelError: no such folder, no such id, no access, or no connection and nothing in the cache.
     """
-    path = Path(source).expanduser()
-    if path.is_dir():
+    path, name = Path(source).expanduser(), str(source)
+    if name.strip() and path.is_dir():
         return path
-    name = str(source)
-    if path.exists():
+    if name.strip() and path.exists():
         raise ModelError(f"{path} is a file: give the folder of a model, or an id on the hub.")
     if isinstance(source, Path) or not _HUB_ID.fullmatch(name) or name.startswith((".", "/", "~")):
         raise ModelError(f"There is no folder {name}: give the folder of a model, or an id such as org/name.")

@@ -23,12 +23,13 @@ class FastForward:
     def look(self, patches: Tensor, grid: tuple[int, int], frozen: bool = False) -> tuple[Tensor, list[Tensor]]:
         """patches [B, N, 3*p*p] of one frame, grid in cells -> tokens [B, N/4, H], DeepStack tokens.
 
-        `frozen` keeps gradients out of the blocks; the mergers still learn.
+        `frozen` keeps gradients out of all but the DeepStack mergers.
         """
         with torch.set_grad_enabled(torch.is_grad_enabled() and not frozen):
             x, taps = self._blocks(patches, grid)
+            tokens = self._merge(x, self.visual.merger)
         deep = [self._merge(tap, merger) for tap, merger in zip(taps, self.visual.deepstack_merger_list, strict=True)]
-        return self._merge(x, self.visual.merger), deep
+        return tokens, deep
 
     def _blocks(self, patches: Tensor, grid: tuple[int, int]) -> tuple[Tensor, list[Tensor]]:
         proj = self.visual.patch_embed.proj

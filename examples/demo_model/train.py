@@ -35,7 +35,7 @@ class Phase:
     small: bool = False
     plain: bool = False
     speak: bool = False
-    frozen: bool = False  # the tower's blocks rest
+    frozen: bool = False  # the tower rests
     warm: int = 40
 
 
@@ -43,7 +43,7 @@ PHASES = [
     Phase("shapes", 600, 64, 0.02, 2e-3, small=True, plain=True),
     Phase("see", 2200, 48, 0.02, 2e-3, fall_from=0.3, fall_to=0.15),
     Phase("listen", 500, 48, 0.012, 1.5e-3, speak=True, frozen=True),
-    Phase("speak", 1500, 40, 0.012, 1.5e-3, fall_from=0.2, fall_to=0.02, speak=True),
+    Phase("speak", 2000, 40, 0.01, 1.2e-3, fall_from=0.05, fall_to=0.02, speak=True),
 ]
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import sys
+import warnings
 from typing import Annotated
 
 import typer
@@ -34,6 +36,8 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a console that lacks a character must not end the program
             stream.reconfigure(errors="backslashreplace")
+    logging.basicConfig(format="mmswap: %(message)s", level=logging.WARNING)
+    warnings.filterwarnings("ignore", category=FutureWarning)  # libraries speaking to developers
     try:
         app()
     except UserError as error:

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from mmswap.swap.fake import FakeTrace, fake_tensors, fake_twin, is_fake
 from mmswap.swap.meter import CpuMeter
 from mmswap.swap.peak import Peak, summits
+from mmswap.swap.repeat import repeats_skipped
 from mmswap.swap.replay import ARENA, TORCH, Policy
 from mmswap.swap.scratch import ScratchTable
 from mmswap.swap.tracker import LiveTracker, tensors_of
@@ -75,6 +76,7 @@ class DryRun:
         twin: its double if `fake_twin` cannot make it, as for weights in a packed format.
         scratch: the per-op table; by default one that measures on this CPU.
         policy: how the card's allocator takes memory; see `policy_of`.
+        skip_repeats: blocks that repeat are traced once; the figures are the same either way.
     """
 
     def __init__(
@@ -84,7 +86,9 @@ class DryRun:
         twin: nn.Module | None = None,
         scratch: ScratchTable | None = None,
         policy: Policy = ARENA,
+        skip_repeats: bool = True,
     ) -> None:
+        self._skip = skip_repeats
         self._scratch = scratch if scratch is not None else ScratchTable(CpuMeter())
         self._policy = policy
         self._answers: dict[Hashable, Any] = {}
@@ -121,7 +125,12 @@ class DryRun:
             tokens: T, image tokens included.
             arguments: passed to it besides: masks, position ids, cross-attention states.
         """
-        key = ("prefill", decoder, tokens, tuple((name, _signature(value)) for name, value in sorted(arguments.items())))
+        key = (
+            "prefill",
+            decoder,
+            tokens,
+            tuple((name, _signature(value)) for name, value in sorted(arguments.items())),
+        )
 
         def trace(twin: nn.Module) -> PrefillPeak:
             module = twin.get_submodule(decoder)
@@ -136,7 +145,8 @@ class DryRun:
 
     def _traced(self, twin: nn.Module, call: Callable[[], Any]) -> Peak:
         with torch.inference_mode(False), torch.no_grad(), FakeTrace(twin, self._scratch) as trace:
-            result = call()
+            with repeats_skipped(twin, trace) if self._skip else nullcontext():
+                result = call()
         events = self._scratch.settled(trace.events)
         live, with_scratch = summits(events)
         return Peak(live, with_scratch, _bytes_of(result), events, "trace", self._policy)

@@ -60,9 +60,7 @@ def casts(args: tuple[Any, ...], result: Any) -> int:
         for dtype in wide:
             common = torch.promote_types(common, dtype)
     size = torch.empty((), dtype=common, device="meta").element_size()
-    copied = sum(
-        operand.numel() * size for operand in operands if operand.dtype not in (common, torch.bool)
-    )
+    copied = sum(operand.numel() * size for operand in operands if operand.dtype not in (common, torch.bool))
     return copied + sum(8 + size for arg in args if isinstance(arg, (int, float)) and not isinstance(arg, bool))
 
 
@@ -81,7 +79,9 @@ def copies(args: tuple[Any, ...]) -> int:
 
 def weights(args: tuple[Any, ...]) -> int:
     """An op that is not known may reorder its weight."""
-    return sum(nbytes(operand) for operand in tensors_of(args) if isinstance(operand, nn.Parameter) and operand.ndim > 1)
+    return sum(
+        nbytes(operand) for operand in tensors_of(args) if isinstance(operand, nn.Parameter) and operand.ndim > 1
+    )
 
 
 def numbers(func: Any, args: tuple[Any, ...]) -> int:
@@ -96,7 +96,8 @@ def convolution(given: Tensor, weight: Tensor, result: Any) -> int:
     In 16-bit types with AMX a kernel may take hundreds of MiB, in no order that a formula could follow: no bound.
     """
     if given.element_size() == 2:
-        return HUGE
+        whole = result[0].numel() > result.shape[1]  # not the packed patches of one kernel's size each
+        return HUGE if whole else 2 * nbytes(weight) + 3 * nbytes(given) // 2 + nbytes(result) + 262144
     last = not given.is_contiguous() or not weight.is_contiguous()
     inputs = nbytes(given) if given.shape[1] > 3 and not last else 0
     return max(nbytes(weight) * (2 if last else 1) + inputs, 0 if last else nbytes(result)) + (65536 if last else 0)
@@ -132,6 +133,11 @@ def flash_attention(query: Tensor, key: Tensor, value: Tensor, packed: bool) -> 
     return torch.get_num_threads() * block + extra
 
 
+def likely(args: tuple[Any, ...]) -> int:
+    """What is assumed of a library's kernel that can neither be bounded nor measured: its operands, twice."""
+    return 2 * sum(nbytes(operand) for operand in tensors_of(args))
+
+
 def planned_by_library(func: Any, args: tuple[Any, ...]) -> bool:
     """Whether `bytes_of` is only a bound, because a library chooses the kernel by shape and processor."""
     name = func._schema.name.partition("::")[2]
@@ -155,8 +161,8 @@ def work(func: Any, args: tuple[Any, ...], result: Any) -> float:
 def cut(func: Any, args: tuple[Any, ...]) -> tuple[int, Callable[[int], tuple[Any, ...]]]:
     """How many rows or batch entries a call of `work` has, and the call with fewer of them."""
     if func._schema.name == "aten::convolution":
-        if args[0].shape[0] == 1 and args[0].ndim == 4:
-            step = args[3][0]
+        step = args[3][0]
+        if args[0].ndim == 4 and args[0].shape[2] // step > 4:
             return args[0].shape[2] // step, lambda n: (args[0][:, :, : n * step], *args[1:])
         return args[0].shape[0], lambda n: (args[0][:n], *args[1:])
     first = next(tensor for tensor in args if isinstance(tensor, Tensor) and tensor.ndim >= 2)

@@ -54,6 +54,11 @@ class Restoration:
         self._milliseconds = 0.0
 
     @property
+    def threaded(self) -> bool:
+        """Whether a thread of its own has the work: errors then show up at `settle`."""
+        return self._thread is not None
+
+    @property
     def running(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 

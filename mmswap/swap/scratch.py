@@ -74,8 +74,10 @@ class ScratchTable:
             if measured is not None:
                 return measured
         most = kernels.bytes_of(func, args, result)
-        if self._meter is None or not kernels.planned_by_library(func, args):
+        if not kernels.planned_by_library(func, args):
             return most
+        if self._meter is None:
+            return min(most, kernels.likely(args))
         bound = Bound(most)
         layout = pytree.tree_map_only(Tensor, _on_meta, (tuple(args), dict(kwargs)))
         bound.recipe, bound.key = Recipe(func, *layout, work), key
@@ -88,7 +90,7 @@ class ScratchTable:
             if decisive is None:
                 break
             measured = self._measured(decisive.recipe)
-            settled = min(int(decisive), measured) if measured is not None else int(decisive)
+            settled = min(int(decisive), measured if measured is not None else kernels.likely(decisive.recipe.args))
             self._known[decisive.key] = settled
             events = [_settle(event, decisive, settled) for event in events]
         return tuple(events)

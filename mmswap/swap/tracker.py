@@ -42,7 +42,7 @@ class LiveTracker(TorchDispatchMode):
     """Counts the bytes of storages that are made inside the `with` block and are alive.
 
     What existed before (weights, inputs) is not counted. Tensors that die after the block still produce their event.
-    Autograd must be off; `no_grad` and `inference_mode` give the same events.
+    `made` counts the idents given so far. Autograd must be off; `no_grad` and `inference_mode` give the same events.
 
     Args:
         root: names for `Event.module` are taken from here; None leaves them empty.
@@ -55,8 +55,8 @@ class LiveTracker(TorchDispatchMode):
         self.live = 0
         self.peak = 0
         self.peak_with_scratch = 0
-        self._alive: dict[int, weakref.ref[torch.UntypedStorage]] = {}
-        self._made = 0
+        self.made = 0
+        self._alive: dict[int, tuple[weakref.ref[torch.UntypedStorage], int]] = {}
         self._root = root
         self._scratch = scratch
         self._path: list[str] = [""]
@@ -101,28 +101,42 @@ class LiveTracker(TorchDispatchMode):
             for tensor in fresh:
                 storage = tensor.untyped_storage()
                 if storage._cdata not in given and storage._cdata not in self._alive:
-                    self._born(storage, str(func))
+                    self.born(storage, str(func))
         self.peak = max(self.peak, self.live)
         scratch = self._scratch(func, args, kwargs, result) if self._scratch is not None else 0
         if scratch > 0:
-            self._made += 1
-            self.events.append(Event(scratch, self._made, SCRATCH + str(func), self._path[-1]))
-            self.events.append(Event(-scratch, self._made, "", ""))
+            self.made += 1
+            self.events.append(Event(scratch, self.made, SCRATCH + str(func), self._path[-1]))
+            self.events.append(Event(-scratch, self.made, "", ""))
         self.peak_with_scratch = max(self.peak_with_scratch, self.live + scratch)
 
-    def _born(self, storage: torch.UntypedStorage, op: str) -> None:
+    def ident_of(self, tensor: torch.Tensor) -> int | None:
+        """The `Event.ident` of the bytes behind `tensor`; None if they were not made here."""
+        entry = self._alive.get(tensor.untyped_storage()._cdata)
+        return entry[1] if entry is not None else None
+
+    def note(self, event: Event, ident: int | None) -> int:
+        """Writes `event` down once more, as new bytes (`ident` None) or as the death of `ident`; returns the ident."""
+        if ident is None:
+            self.made += 1
+            ident = self.made
+        self.events.append(Event(event.delta, ident, event.op, event.module))
+        return ident
+
+    def born(self, storage: torch.UntypedStorage, op: str) -> None:
+        """Counts a storage that was just made, until it dies."""
         nbytes = storage.nbytes()
         if nbytes == 0:
             return
-        self._made += 1
-        key, ident = storage._cdata, self._made
+        self.made += 1
+        key, ident = storage._cdata, self.made
 
         def died(_: object) -> None:
             del self._alive[key]
             self.live -= nbytes
             self.events.append(Event(-nbytes, ident, "", ""))
 
-        self._alive[key] = weakref.ref(storage, died)
+        self._alive[key] = weakref.ref(storage, died), ident
         self.live += nbytes
         self.events.append(Event(nbytes, ident, op, self._path[-1]))
 

@@ -215,7 +215,7 @@ class Window:
         restoration.start(behind=behind)
         if not behind:
             errors += pool.bring_back()
-        elif not restoration.running:
+        elif not restoration.threaded:
             errors += restoration.drain()
 
     def _end_lending(self) -> None:

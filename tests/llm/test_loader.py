@@ -93,7 +93,7 @@ def test_damaged_shard_is_found_before_the_config_is_read(copied: Path) -> None:
 def test_other_shapes_than_the_config_says(copied: Path) -> None:
     said = json.loads((copied / "config.json").read_text(encoding="utf-8"))
     change(copied / "config.json", text_config={**said["text_config"], "intermediate_size": 80})
-    with pytest.raises(ModelError, match="intermediate|shape|mismatch"):
+    with pytest.raises(ModelError, match=r"down_proj|gate_proj|up_proj"):
         load_model(copied)
 
 

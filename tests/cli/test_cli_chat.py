@@ -1,0 +1,150 @@
+"""`mmswap chat` as a person types it: text streams out, numbers at the end, mistakes in one sentence with exit code 2."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image, ImageDraw
+
+from mmswap.cli import main
+
+KEYS = {"text", "finish_reason", "usage", "images", "window", "prefill_tok_s", "decode_tok_s", "card"}
+IMAGE_KEYS = {"width", "height", "patches", "tokens", "encode_ms", "peak_predicted", "peak_measured"}
+WINDOW_KEYS = {
+    "opened",
+    "reason",
+    "need",
+    "free",
+    "deficit",
+    "evicted",
+    "evicted_bytes",
+    "restored_bytes",
+    "restore_ms",
+    "restore_hidden_ms",
+    "spilled_bytes",
+}
+
+
+@pytest.fixture
+def picture(tmp_path: Path) -> str:
+    image = Image.new("RGB", (300, 200), "white")
+    ImageDraw.Draw(image).rectangle((100, 60, 180, 140), fill="blue")
+    path = tmp_path / "Žluťoučký 图 picture.png"
+    image.save(path)
+    return str(path)
+
+
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    monkeypatch.setattr(sys, "argv", ["mmswap", *words])
+    code = 0
+    try:
+        main()
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else 0
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_json_holds_every_field_and_integers_for_bytes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], picture: str
+) -> None:
+    code, out, _ = run(
+        monkeypatch, capsys, "chat", "--card", "sim:1GiB", "--mmproj-swap-layers", "2", "--image", picture, "--json",
+        "--max-new-tokens", "4", "What is this?",
+    )  # fmt: skip
+    answer = json.loads(out)
+    assert code == 0
+    assert set(answer) == KEYS
+    assert set(answer["window"]) == WINDOW_KEYS
+    assert set(answer["images"][0]) == IMAGE_KEYS
+    assert (answer["images"][0]["width"], answer["images"][0]["height"]) == (300, 200)
+    assert answer["card"] == "sim:1GiB"
+    assert answer["window"]["opened"] is True
+    assert len(answer["window"]["evicted"]) == 2
+    for name in ("need", "free", "deficit", "evicted_bytes", "restored_bytes", "spilled_bytes"):
+        assert type(answer["window"][name]) is int
+    assert set(answer["usage"]) == {"prompt_tokens", "completion_tokens"}
+
+
+def test_text_goes_to_stdout_and_numbers_to_stderr(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], picture: str
+) -> None:
+    words = ("chat", "--card", "sim:1GiB", "--image", picture, "--explain", "--max-new-tokens", "4", "What is this?")
+    code, out, err = run(monkeypatch, capsys, *words)
+    assert code == 0
+    assert out.strip()
+    assert "tok/s" not in out
+    for figure in ("patches in", "peak", "prefill", "decode", "Nothing is evicted because", "Card:", "Context:"):
+        assert figure in err
+
+
+def test_two_runs_say_the_same(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], picture: str
+) -> None:
+    words = ("chat", "--temperature", "1", "--seed", "5", "--image", picture, "--max-new-tokens", "8", "What is this?")
+    assert run(monkeypatch, capsys, *words)[1] == run(monkeypatch, capsys, *words)[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--image", "nowhere.png", "hi"), "nowhere.png"),
+        (("--card", "sim:16GB", "hi"), "16GiB"),
+        (("--card", "potato", "hi"), "potato"),
+        (("--card", "cuda:99", "hi"), "cuda:99"),
+        (("--model", "/no/such/folder", "hi"), "/no/such/folder"),
+        (("--temperature", "-1", "hi"), "--temperature"),
+        (("--top-p", "2", "hi"), "--top-p"),
+        (("--mmproj-swap-layers", "-2", "hi"), "--mmproj-swap-layers"),
+        (("--image-min-pixels", "100", "--image-max-pixels", "10", "hi"), "--image-max-pixels"),
+        (("--context", "3", "hi"), "--context"),
+        (("--dtype", "int3", "hi"), "--dtype"),
+        (("--json",), "--json"),
+        (("--max-new-tokens", "0", "hi"), "--max-new-tokens"),
+    ],
+)
+def test_mistakes_get_one_sentence_and_exit_code_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], says: str
+) -> None:
+    code, out, err = run(monkeypatch, capsys, "chat", *words)
+    assert code == 2
+    assert out == ""
+    assert says in err
+    assert "Traceback" not in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_a_model_too_big_for_the_card_is_exit_code_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = run(monkeypatch, capsys, "chat", "--card", "sim:1MiB", "hi")
+    assert code == 1
+    assert "1.0 MiB" in err
+
+
+def test_an_unknown_flag_is_exit_code_2(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(monkeypatch, capsys, "chat", "--no-such-flag")[0] == 2
+
+
+def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from mmswap import __version__
+
+    assert run(monkeypatch, capsys, "--version") == (0, f"mmswap {__version__}\n", "")
+
+
+def test_a_console_without_the_characters_does_not_end_the_program(picture: str) -> None:
+    """F7: PYTHONIOENCODING=cp1252:strict and text that cp1252 lacks."""
+    code = (
+        "import sys; from mmswap.cli import main, report\n"
+        "sys.modules['mmswap.cli.chat']._answer_once = lambda *a, **k: (report.write('\\U0001f60a \\u5e73\\u53f0 \\u2192 end\\n'))\n"
+        "sys.argv = ['mmswap', 'chat', 'hi']; main()"
+    )
+    env = {**os.environ, "PYTHONIOENCODING": "cp1252:strict"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert b"end" in done.stdout

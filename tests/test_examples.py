@@ -1,0 +1,31 @@
+"""Every script at the top of examples/ runs from a plain command line and says what it promises."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+SCRIPTS = {
+    "ask_about_a_picture.py": (["--card", "sim:1GiB"], "Nothing is evicted because"),
+    "window_on_any_module.py": ([], "evict"),
+}
+
+
+def test_every_script_is_tried() -> None:
+    assert {path.name for path in EXAMPLES.glob("*.py")} == set(SCRIPTS)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_script_runs(name: str) -> None:
+    words, says = SCRIPTS[name]
+    env = {**os.environ, "PYTHONIOENCODING": "utf-8"}
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / name), *words], capture_output=True, text=True, env=env, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert says in done.stdout
