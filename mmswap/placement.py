@@ -29,26 +29,24 @@ def place(model: Any, tower: Tower, parts: Parts, card: Card, swap: SwapConfig, 
     units = list(parts.layers)
     if not parts.tied:
         units.append((parts.head_name, parts.head))
-    movable = {id(module) for _, module in units}
-    on_card = _weights(model, skip=movable | ({id(m) for _, m in tower.modules} if swap.tower_on_cpu else set()))
-    for tensor in on_card:
-        tensor.data = tensor.data.to(card.device)
+    towers = {id(module) for _, module in tower.modules}
     tower_bytes = _bytes(tensor for _, module in tower.modules for tensor in _weights(module))
-    if not swap.tower_on_cpu:
-        card.claim("vision tower", tower_bytes)
-    rest = _bytes(on_card) - (0 if swap.tower_on_cpu else tower_bytes)
-    card.claim("embeddings and norms", rest)
-    pool = _pool(units, card, swap, say)
-    if pool is None:
-        weights = [tensor for _, module in units for tensor in _weights(module)]
-        for tensor in weights:
-            tensor.data = tensor.data.to(card.device)
-        card.claim("decoder layers", _bytes(weights))
-    say(f"Weights on the card: {format_bytes(rest)} of embeddings and norms, {_where(tower_bytes, swap)}.")
+    stays = towers if swap.tower_on_cpu else set()
+    _move(model, card, skip={id(module) for _, module in units} | stays)
+    pool = _pool(model, units, card, swap, say)
+    _move(model, card, skip=stays)  # what is no unit's after all, or all units where there is no pool
+    on_card = _bytes(_weights(model, skip=stays))
+    tower_on_card = 0 if swap.tower_on_cpu else tower_bytes
+    rest = on_card - tower_on_card - (pool.nbytes if pool is not None else 0)
+    if tower_on_card:
+        card.claim("vision tower", tower_on_card)
+    card.claim("language model" if pool is None else "embeddings and norms", max(0, rest))
+    where = "on the CPU" if swap.tower_on_cpu else "among them"
+    say(f"Weights on {card.name}: {format_bytes(on_card)}; the vision tower's {format_bytes(tower_bytes)} {where}.")
     return pool
 
 
-def _pool(units: list[tuple[str, nn.Module]], card: Card, swap: SwapConfig, say: Say) -> SwapPool | None:
+def _pool(model: Any, units: list[tuple[str, nn.Module]], card: Card, swap: SwapConfig, say: Say) -> SwapPool | None:
     if not card.can_swap:
         say(f"No units are made evictable: {card.name} has no memory of its own to make room in.")
         return None
@@ -58,15 +56,15 @@ def _pool(units: list[tuple[str, nn.Module]], card: Card, swap: SwapConfig, say:
     if swap.tower_on_cpu:
         say("Swapping is bypassed: the vision tower runs on the CPU (--no-mmproj-offload).")
         return None
-    pool = SwapPool(units, card)
-    total = sum(unit.nbytes for unit in pool.units)
-    say(f"{len(pool.units)} units can be evicted, {format_bytes(total)} in all; first {pool.ladder[0].name}.")
+    pool = SwapPool(units, card, root=model)
+    say(f"{len(pool.units)} units can be evicted, {format_bytes(pool.nbytes)} in all; first {pool.ladder[0].name}.")
     return pool
 
 
-def _where(tower_bytes: int, swap: SwapConfig) -> str:
-    place = "on the CPU" if swap.tower_on_cpu else "on the card too"
-    return f"the vision tower's {format_bytes(tower_bytes)} {place}"
+def _move(model: Any, card: Card, skip: Iterable[int]) -> None:
+    for tensor in _weights(model, skip):
+        if tensor.device != card.device:
+            tensor.data = tensor.data.to(card.device)
 
 
 def _weights(module: nn.Module, skip: Iterable[int] = ()) -> list[torch.Tensor]:
