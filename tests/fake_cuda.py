@@ -1,8 +1,8 @@
 """A `torch.cuda` of nothing: host tensors, the allocator's own policy for their addresses, and a log of every call.
 
 Addresses come from `mmswap.swap.replay.Allocator` under torch's policy, one allocator for each memory pool, so slabs
-split, merge and miss their place as they would on a card. Copies on a side stream are carried out late, when an event is
-waited for: who reads too early sees the old bytes.
+split, merge and miss their place as they would on a card. Copies on a side stream are carried out late, when an event
+is waited for: who reads too early sees the old bytes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,7 +34,7 @@ class FakeCuda:
         self.current = 0
         self.blocks: dict[int, tuple[int, Block]] = {}
         self.devices = [Properties("fake card", total, False)]
-        self.late: list[Callable[[], None]] = []
+        self.late: list[tuple[Tensor, Tensor]] = []
         self.streams = 0
         self.stream = "main"
 
@@ -161,11 +160,12 @@ class FakeCuda:
     def copy_later(self, target: Tensor, source: Tensor) -> None:
         """What `copy_(non_blocking=True)` on a side stream means here."""
         self.log.append(f"copy on {self.stream}")
-        self.late.append(lambda: target.copy_(source) and None)
+        self.late.append((target, source))
 
     def _flush(self) -> None:
         while self.late:
-            self.late.pop(0)()
+            target, source = self.late.pop(0)
+            target.copy_(source)
 
     peak = 0
 
@@ -180,5 +180,3 @@ class FakeCuda:
         known = self.blocks.pop(key, None)
         if known is not None:
             self.pools[known[0]].free(known[1])
-
-

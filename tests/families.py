@@ -20,6 +20,8 @@ from transformers import AutoModelForImageTextToText, PreTrainedModel
 
 __all__ = ["FAMILIES", "HELD_OUT", "IMAGE", "build", "image_inputs", "image_tokens", "inputs", "shared"]
 
+torch.set_num_threads(1)  # threads that wait for each other cost such small models several times what they gain
+
 FAMILIES: tuple[str, ...] = tuple(name for name in CONFIGS if name not in HELD_OUT)
 
 _MM_TYPES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5", "glm4v", "gemma4", "qwen3_vl_moe")

@@ -34,6 +34,6 @@ def fingerprint(model: nn.Module, *, addresses: bool = False) -> dict[str, Any]:
 
 def _one(tensor: Tensor) -> tuple[Any, ...]:
     assert not tensor.is_meta
-    raw = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8) if tensor.numel() else torch.empty(0)
-    digest = hashlib.sha256(raw.numpy().tobytes()).hexdigest()
+    flat = tensor.detach().cpu().contiguous().reshape(-1).clone()  # `numpy()` would pin the storage of the original
+    digest = hashlib.sha256(flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b"").hexdigest()
     return str(tensor.device), tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()), tensor.requires_grad, digest

@@ -27,6 +27,7 @@ GRIDS = [
 ]
 SMALL_GRIDS = [(3, 3), (4, 4), (3, 4), (4, 3), (3, 5), (5, 3)]
 SHAPES_ONLY = ["one", "one", "same", "groups"]
+BUSY = ["one", "one", "same", "same", "groups", "groups", "groups", "digit", "word"]
 
 
 @dataclass(slots=True)
@@ -115,6 +116,7 @@ def make_batch(
     small: bool = False,
     plain: bool = False,
     chat: bool = True,
+    busy: bool = False,
     blocks: int = 5,
 ) -> Batch:
     grid = rng.choice(SMALL_GRIDS if small else GRIDS)
@@ -123,7 +125,8 @@ def make_batch(
     scenes = []
     for _ in range(size):
         width, height = picture_size(rng, grid) if not small else (grid[1] * CELL, grid[0] * CELL)
-        scenes.append(draw(rng, width, height, rng.choice(SHAPES_ONLY) if plain else None, plain))
+        layout = rng.choice(SHAPES_ONLY if plain else BUSY) if plain or busy else None
+        scenes.append(draw(rng, width, height, layout, plain))
     dense = [dense_labels(scene, grid) for scene in scenes]
     batch = Batch(
         grid,

@@ -44,6 +44,12 @@ def whole_labels(scene: Scene) -> tuple[int, int, int]:
     )
 
 
+def thirds(grid: tuple[int, int]) -> np.ndarray:
+    """Which third of the height and of the width each patch lies in: [N, 2] in merge order."""
+    lines = [((np.arange(2 * cells) + 0.5) * 3 / (2 * cells)).astype(np.int64) for cells in grid]
+    return _merge_order(np.stack(np.meshgrid(*lines, indexing="ij"), -1), grid)
+
+
 def _splat(plane: np.ndarray, y: float, x: float) -> None:
     """Share one unit among the four nearest patches, so that the plane's sum is the count."""
     y, x = min(max(y - 0.5, 0), plane.shape[0] - 1.001), min(max(x - 0.5, 0), plane.shape[1] - 1.001)

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from batches import Batch
 from draw import COLOURS, MOST, SHAPES
 from fast_forward import FastForward
-from labels import CHARACTERS, COVERS, PAINTS, TEXTS
+from labels import CHARACTERS, COVERS, PAINTS, TEXTS, thirds
 from torch import Tensor, nn
 
 SIZES = [1 + len(SHAPES), len(COVERS), len(PAINTS), len(CHARACTERS)]
@@ -22,6 +22,7 @@ class Heads(nn.Module):
         super().__init__()
         self.dense = nn.Linear(width, 4 * sum(SIZES))
         self.whole = nn.Linear(width, sum(WHOLE))
+        self.zone = nn.Linear(width, 4 * 6)
 
 
 def seeing_loss(heads: Heads, tokens: Tensor, batch: Batch) -> tuple[Tensor, Scores]:
@@ -39,16 +40,15 @@ def seeing_loss(heads: Heads, tokens: Tensor, batch: Batch) -> tuple[Tensor, Sco
         scores[name] = _mean((reading.argmax(-1) == answer)[shown])
     whole = torch.from_numpy(batch.whole)
     for name, reading, answer in zip(
-        ("count", "text", "ground"), heads.whole(tokens.mean(1)).split(WHOLE, -1), whole.T, strict=True
+        ("number", "text", "ground"), heads.whole(tokens.mean(1)).split(WHOLE, -1), whole.T, strict=True
     ):
         loss = loss + 0.3 * F.cross_entropy(reading, answer)
         shown = answer >= 0 if name == "ground" else answer > 0
         scores[name] = _mean((reading.argmax(-1) == answer)[shown])
-    with torch.no_grad():  # pictures whose map of centres adds up to the right number of every shape
-        found = centre.softmax(-1)[:, 1:].view(pictures, cells * 4, -1).sum(1)
-        scores["map"] = _mean(
-            (found.round() == target[:, 1:].view(pictures, cells * 4, -1).sum(1).round()).all(1)[whole[:, 0] > 0]
-        )
+    zones = heads.zone(tokens).view(pictures, cells * 4, 2, 3)
+    target = torch.from_numpy(thirds(batch.grid)).expand(pictures, -1, -1)
+    loss = loss + 0.5 * F.cross_entropy(zones.reshape(-1, 3), target.reshape(-1))
+    scores["zone"] = _mean(zones.argmax(-1) == target)
     return loss, scores
 
 

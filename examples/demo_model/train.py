@@ -35,6 +35,7 @@ class Phase:
     small: bool = False
     plain: bool = False
     speak: bool = False
+    busy: bool = False  # more pictures of several things
     frozen: bool = False  # the tower rests
     warm: int = 40
 
@@ -42,8 +43,8 @@ class Phase:
 PHASES = [
     Phase("shapes", 600, 64, 0.02, 2e-3, small=True, plain=True),
     Phase("see", 2200, 48, 0.02, 2e-3, fall_from=0.3, fall_to=0.15),
-    Phase("listen", 500, 48, 0.012, 1.5e-3, speak=True, frozen=True),
-    Phase("speak", 2000, 40, 0.01, 1.2e-3, fall_from=0.05, fall_to=0.02, speak=True),
+    Phase("listen", 200, 48, 0.012, 1.5e-3, speak=True, frozen=True),
+    Phase("speak", 1600, 40, 0.01, 1.2e-3, fall_from=0.1, fall_to=0.02, speak=True, busy=True),
 ]
 
 
@@ -53,7 +54,7 @@ def draw_batches(
     torch.set_num_threads(1)
     for step in range(first, phase.steps):
         rng = Random(f"{seed}/{phase.name}/{step}")
-        queue.put(make_batch(tokenizer, rng, phase.size, phase.small, phase.plain, phase.speak))
+        queue.put(make_batch(tokenizer, rng, phase.size, phase.small, phase.plain, phase.speak, phase.busy))
 
 
 class Training:

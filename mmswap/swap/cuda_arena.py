@@ -50,7 +50,8 @@ class CudaArena(Arena):
         self._sizes = [max(SMALLEST, -(-size // ROUND) * ROUND) for size in sizes]
         self._pool = backend.make_pool(index)
         with torch.inference_mode(False), backend.use_pool(self._pool, index):
-            backend.empty(sum(self._sizes), index)  # dies at once, and leaves one free segment behind
+            if self._sizes:
+                backend.empty(sum(self._sizes), index)  # dies at once, and leaves one free segment behind
             whole = [backend.empty(size, index) for size in self._sizes]
         self.slabs = [slab.narrow(0, 0, size) for slab, size in zip(whole, sizes)]
         self._addresses = [backend.address(slab) for slab in whole]

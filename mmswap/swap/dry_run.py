@@ -10,17 +10,21 @@ Knows modules and bytes; what the call means is the caller's affair. Never fails
 
 from __future__ import annotations
 
+import inspect
 import logging
 import threading
 from collections.abc import Callable, Hashable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
+from transformers import DynamicCache
 
+from mmswap.swap import kernels
 from mmswap.swap.fake import FakeTrace, fake_tensors, fake_twin, is_fake
-from mmswap.swap.meter import CpuMeter
+from mmswap.swap.meter import CpuMeter, CudaMeter
 from mmswap.swap.peak import Peak, summits
 from mmswap.swap.repeat import repeats_skipped
 from mmswap.swap.replay import ARENA, TORCH, Policy
@@ -74,7 +78,7 @@ class DryRun:
     Args:
         model: the live model, on any device (meta will do).
         twin: its double if `fake_twin` cannot make it, as for weights in a packed format.
-        scratch: the per-op table; by default one that measures on this CPU.
+        scratch: the per-op table; by default `calibrate(policy)`.
         policy: how the card's allocator takes memory; see `policy_of`.
         skip_repeats: blocks that repeat are traced once; the figures are the same either way.
     """
@@ -89,7 +93,7 @@ class DryRun:
         skip_repeats: bool = True,
     ) -> None:
         self._skip = skip_repeats
-        self._scratch = scratch if scratch is not None else ScratchTable(CpuMeter())
+        self._scratch = scratch if scratch is not None else calibrate(policy)
         self._policy = policy
         self._answers: dict[Hashable, Any] = {}
         self._lock = threading.Lock()
@@ -108,14 +112,20 @@ class DryRun:
             call: its arguments; float tensors are replaced by fake ones, integers and bools keep their values.
         """
         asked: list[Hashable] = []
-        call.mapped(lambda tensor: (asked.append(_signature(tensor)), tensor)[1])
-        key = (run.__code__ if hasattr(run, "__code__") else run, tuple(asked))
+
+        def note(tensor: Tensor) -> Tensor:
+            asked.append(_signature(tensor))
+            return tensor
+
+        call.mapped(note)
+        key = (getattr(run, "__code__", run), tuple(asked))
 
         def trace(twin: nn.Module) -> Peak:
             faked = call.mapped(lambda tensor: fake_tensors(tensor, twin))
             return self._traced(twin, lambda: run(twin, faked))
 
-        return self._answer(("tower", key), trace, lambda peak: peak)
+        found: Peak = self._answer(("tower", key), trace, lambda peak: peak)
+        return found
 
     def prefill_peak(self, decoder: str, tokens: int, **arguments: Any) -> PrefillPeak:
         """The peak of the language model's prefill of `tokens` tokens in one pass, with an empty cache before it.
@@ -134,14 +144,14 @@ class DryRun:
 
         def trace(twin: nn.Module) -> PrefillPeak:
             module = twin.get_submodule(decoder)
-            embedding = next(tensor for name, tensor in module.named_parameters() if "embed" in name)
-            embeds = torch.empty(1, tokens, embedding.shape[1], dtype=embedding.dtype, device="meta")
-            given = fake_tensors(dict(arguments, inputs_embeds=embeds), twin)
-            kept: list[Any] = []
-            peak = self._traced(twin, lambda: _prefill(module, given, kept))
-            return PrefillPeak(peak, sum(tensor.untyped_storage().nbytes() for tensor in _cached(kept[0])), tokens)
+            given = fake_tensors(_embedded(module, tokens) | arguments, twin)
+            cache = DynamicCache(config=module.config)
+            before = _cache_bytes(cache)
+            peak = self._traced(twin, lambda: module(**given, past_key_values=cache, use_cache=True).last_hidden_state)
+            return PrefillPeak(peak, _cache_bytes(cache) - before, tokens)
 
-        return self._answer(key, trace, lambda peak: PrefillPeak(peak, 0, tokens))
+        found: PrefillPeak = self._answer(key, trace, lambda peak: PrefillPeak(peak, 0, tokens))
+        return found
 
     def _traced(self, twin: nn.Module, call: Callable[[], Any]) -> Peak:
         with torch.inference_mode(False), torch.no_grad(), FakeTrace(twin, self._scratch) as trace:
@@ -185,26 +195,40 @@ def measure(call: Callable[[], Any], card: _HasDevice) -> Peak:
     return Peak(tracker.peak, tracker.peak, _bytes_of(result), tuple(tracker.events), "measured", ARENA)
 
 
+def calibrate(policy: Policy) -> ScratchTable:
+    """An empty scratch table for a card with that allocator; it calibrates itself by what a trace asks of it.
+
+    On a GPU (never run on one yet) small calls are measured on the current device, and no more than 32 MiB at once.
+    """
+    if policy is TORCH:
+        return ScratchTable(CudaMeter() if torch.cuda.is_available() else None, 32 * MIB, kernels.on_a_card)
+    return ScratchTable(CpuMeter())
+
+
 def policy_of(device: Any) -> Policy:
     """How the allocator of a device takes memory."""
     return TORCH if torch.device(device).type == "cuda" else ARENA
 
 
-def _prefill(decoder: nn.Module, given: dict[str, Any], kept: list[Any]) -> Any:
-    from transformers import DynamicCache
+def _embedded(decoder: Any, tokens: int) -> dict[str, Tensor]:
+    """What a decoder is given for `tokens` tokens once they are embedded, on meta."""
+    embedding = next(tensor for name, tensor in decoder.named_parameters() if "embed" in name)
+    given = {"inputs_embeds": torch.empty(1, tokens, embedding.shape[1], dtype=embedding.dtype, device="meta")}
+    if "per_layer_inputs" in inspect.signature(decoder.forward).parameters:
+        width = getattr(decoder.config, "hidden_size_per_layer_input", 0)
+        if width:  # a second embedding that enters at every layer
+            shape = (1, tokens, decoder.config.num_hidden_layers, width)
+            given["per_layer_inputs"] = torch.empty(shape, dtype=embedding.dtype, device="meta")
+    return given
 
-    cache = DynamicCache(config=decoder.config)
-    kept.append(cache)
-    return decoder(**given, past_key_values=cache, use_cache=True).last_hidden_state
 
-
-def _cached(cache: Any) -> list[Tensor]:
-    """The tensors that a transformers cache holds, one per storage."""
-    held = {}
+def _cache_bytes(cache: Any) -> int:
+    """Bytes that a transformers cache holds: keys, values, recurrent states."""
+    storages = {}
     for layer in cache.layers:
         for tensor in tensors_of(list(vars(layer).values())):
-            held[tensor.untyped_storage()._cdata] = tensor
-    return list(held.values())
+            storages[tensor.untyped_storage()._cdata] = tensor.untyped_storage().nbytes()
+    return sum(storages.values())
 
 
 def _bytes_of(result: Any) -> int:

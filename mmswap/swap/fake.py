@@ -70,15 +70,15 @@ def _stand_in(tensor: Tensor, mode: FakeTensorMode, device: str) -> Tensor:
     if is_fake(tensor) and tensor.fake_mode is mode:  # type: ignore[attr-defined]
         return tensor
     steers = not (tensor.is_floating_point() or tensor.is_complex())
-    if steers and not is_fake(tensor) and tensor.device.type != "meta" and tensor.numel() <= BIG_INTEGER:
-        if not isinstance(tensor, nn.Parameter):
-            return tensor.detach().to(device, copy=True)
+    known = not is_fake(tensor) and tensor.device.type != "meta"
+    if steers and known and tensor.numel() <= BIG_INTEGER and not isinstance(tensor, nn.Parameter):
+        return tensor.detach().to(device, copy=True)
     with mode:
         fake = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
     return nn.Parameter(fake, requires_grad=False) if isinstance(tensor, nn.Parameter) else fake
 
 
-class FakeTrace(LiveTracker):
+class FakeTrace(LiveTracker):  # type: ignore[no-untyped-call]
     """A `LiveTracker` for calls on a twin. Where real code asks for values that a fake tensor lacks:
 
     - a real bool index becomes its real `nonzero()` before it meets a fake tensor; a fake one counts as all True;
@@ -102,6 +102,10 @@ class FakeTrace(LiveTracker):
             return torch.full(args[0].shape, _COMPARISONS[func], dtype=torch.bool)
         if func is aten.index.Tensor and is_fake(args[0]):
             return func(args[0], [part for index in args[1] for part in self._as_integers(index)])
+        if func is aten._grouped_mm.default and args[0].ndim == 2 and args[1].ndim == 3:
+            with self._mode:  # torch's own stand-in insists on bf16, which the CPU kernel does not
+                dtype = kwargs.get("out_dtype") or args[0].dtype
+                return torch.empty(args[0].shape[0], args[1].shape[2], dtype=dtype, device=args[0].device)
         return func(*args, **kwargs)
 
     def _as_integers(self, index: Tensor | None) -> list[Tensor | None]:
@@ -124,6 +128,6 @@ def _elements(tensors: list[Tensor], args: tuple[Any, ...]) -> int:
         size = args[0] if args and isinstance(args[0], (list, tuple)) else ()
         return torch.Size(size).numel() if all(isinstance(extent, int) for extent in size) else 0
     try:
-        return torch.broadcast_shapes(*[tensor.shape for tensor in tensors]).numel()
+        return int(torch.broadcast_shapes(*[tensor.shape for tensor in tensors]).numel())  # type: ignore[no-untyped-call]
     except RuntimeError:
         return max(tensor.numel() for tensor in tensors)

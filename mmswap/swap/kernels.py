@@ -1,7 +1,8 @@
-"""What torch's CPU kernels take for themselves inside one op, by formula: for ops too large to be measured.
+"""What torch's kernels take for themselves inside one op, by formula: for ops too large to be measured.
 
-Each rule was read off measurements on torch 2.13 and follows the kernel's source; each gives bytes that hold at any
-size. `bytes_of(op, args, result)` applies the first that knows the op. Knows operators, not models.
+The CPU's were read off measurements on torch 2.13 and follow the kernels' sources; those for a card are from
+documentation alone and were never compared with one. `on_the_host` and `on_a_card` apply the first that knows the
+op. Knows operators, not models.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ _COPIES |= {"new_zeros", "zeros_like", "empty_like", "ones_like", "roll", "flip"
 _COPIES |= {"repeat_interleave", "slice_scatter", "tril", "triu", "full_like", "lift_fresh", "_reshape_copy"}
 
 
-def bytes_of(func: Any, args: tuple[Any, ...], result: Any) -> int:
+def on_the_host(func: Any, args: tuple[Any, ...], result: Any) -> int:
     """An upper bound of the kernel's scratch, in most cases exact. Ops that are not known count their weight."""
     name = func._schema.name.partition("::")[2]
     if func is SDPA:
-        return flash_attention(*args[:3], packed=True)
+        return flash_attention(args[0], args[1], args[2])
     if name == "convolution":
         return convolution(args[0], args[1], result)
     if name in _PRODUCTS:
@@ -41,6 +42,18 @@ def bytes_of(func: Any, args: tuple[Any, ...], result: Any) -> int:
         return reduction(args[0], result, twice=name == "mean")
     if name in _COPIES:
         return numbers(func, args)
+    return copies(args) + weights(args)
+
+
+def on_a_card(func: Any, args: tuple[Any, ...], result: Any) -> int:
+    """CUDA and ROCm: no casts in pointwise ops, no scratch in fused attention; a convolution may reorder its weight and
+    input; a matrix product uses the library's standing workspace; what is not known counts its weight.
+    """
+    name = func._schema.name.partition("::")[2]
+    if func is SDPA or torch.Tag.pointwise in func.tags or name in _COPIES or name in _REDUCTIONS or name in _PRODUCTS:
+        return 0
+    if name == "convolution":
+        return nbytes(args[0]) + nbytes(args[1])
     return copies(args) + weights(args)
 
 
@@ -100,7 +113,7 @@ def convolution(given: Tensor, weight: Tensor, result: Any) -> int:
         return HUGE if whole else 2 * nbytes(weight) + 3 * nbytes(given) // 2 + nbytes(result) + 262144
     last = not given.is_contiguous() or not weight.is_contiguous()
     inputs = nbytes(given) if given.shape[1] > 3 and not last else 0
-    return max(nbytes(weight) * (2 if last else 1) + inputs, 0 if last else nbytes(result)) + (65536 if last else 0)
+    return max(nbytes(weight) * (2 if last else 1) + inputs, 0 if last else nbytes(result)) + 65536
 
 
 def product(left: Tensor, right: Tensor) -> int:
@@ -112,25 +125,25 @@ def product(left: Tensor, right: Tensor) -> int:
     rows, inner = left.shape[-2:]
     repacked = sum(nbytes(operand) for operand in (left, right) if operand.ndim == 3 and not operand.is_contiguous())
     turned = nbytes(left) if left.ndim == 2 and not left.is_contiguous() else 0
-    return repacked + turned + torch.get_num_threads() * (inner * 800 + rows * 2560 + 131072)
+    panel = 2 * (inner + 64) * (right.shape[-1] + 64) if right.ndim == 3 else 0
+    return repacked + turned + panel + torch.get_num_threads() * (inner * 800 + rows * 2560 + 131072)
 
 
-def flash_attention(query: Tensor, key: Tensor, value: Tensor, packed: bool) -> int:
+def flash_attention(query: Tensor, key: Tensor, value: Tensor) -> int:
     """`aten/src/ATen/native/cpu/FlashAttentionKernel.cpp`: a block of scores, its statistics and sums for each thread;
-    with 16-bit gemm kernels at hand (`packed`) also keys and values once more, in their blocked layout.
+    in 16-bit types also keys and values once more, in the blocked layout that some processors want.
     """
     batch, heads, length, width = query.shape
     keys = key.shape[2]
     rows = min(length, 256 if length >= 768 else 64 if length >= 192 else 32)
     columns = min(keys, 512)
-    reduced = query.element_size() == 2
-    block = rows * (columns * (6 if reduced else 4) + 8 + value.shape[3] * 4)
-    if reduced and packed and keys >= 64 and length >= 64:
-        block += rows * width * 4 + 4 * width * rows
-        extra = 2 * batch * heads * (keys + 8) * width * 2
-    else:
-        extra = 0
-    return torch.get_num_threads() * block + extra
+    if query.element_size() == 4:
+        return torch.get_num_threads() * rows * (columns * 4 + 8 + width * 4)
+    block, packed = rows * (columns * 6 + 8 + width * 4), 0
+    if keys >= 64 and length >= 64:
+        block += rows * (columns % 2) * 2 + 2 * columns * width
+        packed = 2 * batch * heads * width * (2 * keys + keys % 2)
+    return torch.get_num_threads() * block + packed
 
 
 def likely(args: tuple[Any, ...]) -> int:
@@ -139,7 +152,7 @@ def likely(args: tuple[Any, ...]) -> int:
 
 
 def planned_by_library(func: Any, args: tuple[Any, ...]) -> bool:
-    """Whether `bytes_of` is only a bound, because a library chooses the kernel by shape and processor."""
+    """Whether the rules give only a bound, because a library chooses the kernel by shape and processor."""
     name = func._schema.name.partition("::")[2]
     if name == "convolution" or func is SDPA:
         return True
@@ -150,11 +163,11 @@ def work(func: Any, args: tuple[Any, ...], result: Any) -> float:
     """Floating-point operations of convolutions, matrix products and attention; 0 for every other op."""
     name = func._schema.name.partition("::")[2]
     if name == "convolution":
-        return 2.0 * result.numel() * args[1][0].numel()
+        return float(2 * result.numel() * args[1][0].numel())
     if func is SDPA:
-        return 4.0 * args[0].numel() * args[1].shape[2]
+        return float(4 * args[0].numel() * args[1].shape[2])
     if name in _PRODUCTS:
-        return 2.0 * args[_PRODUCTS[name]].numel() * args[_PRODUCTS[name] + 1].shape[-1]
+        return float(2 * args[_PRODUCTS[name]].numel() * args[_PRODUCTS[name] + 1].shape[-1])
     return 0.0
 
 

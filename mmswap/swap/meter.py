@@ -25,11 +25,11 @@ class CpuMeter:
     def scratch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
         """Most bytes alive during the call beyond its results; None where it cannot be read."""
         try:
-            from torch._C._autograd import _disable_profiler_legacy, _enable_profiler_legacy
+            from torch._C._autograd import _disable_profiler_legacy, _enable_profiler_legacy, _profiler_enabled
             from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
         except ImportError:
             return None
-        if torch.autograd._profiler_enabled():
+        if _profiler_enabled():
             return None
         try:
             args, kwargs = real_arguments(func, args, kwargs, self.device)
@@ -42,7 +42,9 @@ class CpuMeter:
                 threads = _disable_profiler_legacy()
         except Exception:
             return None
-        deltas = (event.cpu_memory_usage() for thread in threads for event in thread if event.kind() == "memory_alloc")
+        deltas = (
+            event.cpu_memory_usage() for thread in threads for event in thread if str(event.kind()) == "memory_alloc"
+        )
         return max(0, _highest(deltas) - own_bytes((args, kwargs), result))
 
 

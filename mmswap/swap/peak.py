@@ -1,4 +1,4 @@
-"""The answer of a dry run: how many bytes a call needs, and why that number is believed. Knows lifetimes, no tensors."""
+"""The answer of a dry run: how many bytes a call needs, and why we believe it. Knows lifetimes, no tensors."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def _recorded(trace: FakeTrace, events: list[Event], made: int, live: int, resul
 
 
 def _layout(leaf: Any, trace: FakeTrace) -> Any:
-    """(dtype, shape, stride, offset, ident of the storage); a plain value in a list; None if it cannot be made again."""
+    """(dtype, shape, stride, offset, ident of the storage); [value] if plain; None if it cannot be made again."""
     if not isinstance(leaf, Tensor):
         return [leaf] if isinstance(leaf, _Plain) else None
     ident = trace.ident_of(leaf)
@@ -134,7 +134,7 @@ def _made_again(layout: Any, flats: dict[int, Tensor]) -> Any:
 
 def _call_key(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable | None:
     leaves, tree = pytree.tree_flatten((args, kwargs))
-    told = []
+    told: list[Hashable] = []
     for leaf in leaves:
         if isinstance(leaf, Tensor):
             told.append((is_fake(leaf), *_tensor_key(leaf)))

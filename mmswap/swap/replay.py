@@ -163,7 +163,7 @@ class Allocator:
 
 
 def growth(events: Iterable[Event], region: int = 0, policy: Policy = ARENA) -> int:
-    """Bytes that must be free outside of `region` contiguous lent bytes for `events` to run. 0: the region holds all."""
+    """Bytes that must be free outside of `region` contiguous lent bytes for `events` to run; 0: it holds them all."""
     allocator = Allocator(region, policy)
     blocks: dict[int, Block] = {}
     for event in events:

@@ -9,7 +9,7 @@ measured later if, and only if, the peak hangs on it (`settled`).
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -51,10 +51,17 @@ class ScratchTable:
     Args:
         meter: how a call is measured; None never measures and goes by formula alone.
         limit: most bytes that a measured call's operands and results may take.
+        rules: the formulas of the device's kernels.
     """
 
-    def __init__(self, meter: CpuMeter | CudaMeter | None = None, limit: int = 512 * MIB) -> None:
+    def __init__(
+        self,
+        meter: CpuMeter | CudaMeter | None = None,
+        limit: int = 512 * MIB,
+        rules: Callable[[Any, tuple[Any, ...], Any], int] = kernels.on_the_host,
+    ) -> None:
         self._meter = meter
+        self._rules = rules
         self._limit = limit
         self._known: dict[Hashable, int] = {}
 
@@ -73,14 +80,14 @@ class ScratchTable:
             measured = self._meter.scratch(func, args, kwargs)
             if measured is not None:
                 return measured
-        most = kernels.bytes_of(func, args, result)
+        most = self._rules(func, args, result)
         if not kernels.planned_by_library(func, args):
             return most
         if self._meter is None:
             return min(most, kernels.likely(args))
         bound = Bound(most)
-        layout = pytree.tree_map_only(Tensor, _on_meta, (tuple(args), dict(kwargs)))
-        bound.recipe, bound.key = Recipe(func, *layout, work), key
+        on_meta = pytree.tree_map_only(Tensor, _on_meta, (tuple(args), dict(kwargs)))
+        bound.recipe, bound.key = Recipe(func, on_meta[0], on_meta[1], work), key
         return bound
 
     def settled(self, events: Sequence[Event]) -> tuple[Event, ...]:

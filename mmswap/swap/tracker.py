@@ -12,7 +12,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -22,11 +22,12 @@ Scratch = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], int]
 """`scratch(op, args, kwargs, result) -> bytes` that the kernel takes and gives back inside the op."""
 
 SCRATCH = "scratch:"
+_TrackerT = TypeVar("_TrackerT", bound="LiveTracker")
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """`delta` bytes came to life (> 0) or died (< 0). One `ident` comes once with each sign; what survives has no second.
+    """`delta` bytes came to life (> 0) or died (< 0). An `ident` comes once with each sign; a survivor has no second.
 
     `op` is the operator that made the bytes (`scratch:` in front: the kernel's own, gone when the op is over),
     `module` the dotted path of the innermost module that was running. Both are empty on the dying side.
@@ -38,7 +39,7 @@ class Event:
     module: str
 
 
-class LiveTracker(TorchDispatchMode):
+class LiveTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the bytes of storages that are made inside the `with` block and are alive.
 
     What existed before (weights, inputs) is not counted. Tensors that die after the block still produce their event.
@@ -50,7 +51,7 @@ class LiveTracker(TorchDispatchMode):
     """
 
     def __init__(self, root: nn.Module | None = None, scratch: Scratch | None = None) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.events: list[Event] = []
         self.live = 0
         self.peak = 0
@@ -63,15 +64,15 @@ class LiveTracker(TorchDispatchMode):
         self._hooks: list[Any] = []
         self._depth = 0
 
-    def __enter__(self) -> LiveTracker:
+    def __enter__(self: _TrackerT) -> _TrackerT:
         if self._root is not None and self._depth == 0:
             self._hooks = list(_name_modules(self._root, self._path))
         self._depth += 1
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *reason: Any) -> None:
-        super().__exit__(*reason)
+        super().__exit__(*reason)  # type: ignore[no-untyped-call]
         self._depth -= 1
         if self._depth == 0:
             for hook in self._hooks:

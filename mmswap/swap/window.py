@@ -166,8 +166,8 @@ class Window:
         if units:
             pool.arena.begin()
         for index, unit in enumerate(units):
-            unit.missing = True  # first, so that whatever happens next is undone
             self._evicted.append(index)
+            unit.missing = True  # before it is true, so that whatever happens next is undone
             if pool.arena.unbinds:
                 unit.unbind()
             pool.arena.evict(index)

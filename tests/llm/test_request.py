@@ -42,17 +42,22 @@ def test_two_requests_do_not_see_each_other() -> None:
     assert (model.inner.shift, model.count, hasattr(model, "made_late")) == (None, 0, False)
 
 
+def interrupted(model: nn.Module) -> None:
+    model(5)
+    raise KeyboardInterrupt
+
+
 def test_state_is_given_back_when_the_forward_fails() -> None:
     model = _Forgetful()
     state = RequestState(model)
     with pytest.raises(KeyboardInterrupt), state.watching():
-        model(5)
-        raise KeyboardInterrupt
-    assert model.inner.shift is None
+        interrupted(model)
+    assert (model.inner.shift, model.count) == (None, 0)
     with pytest.raises(KeyboardInterrupt), state.applied():
-        assert model.inner.shift == 5
-        raise KeyboardInterrupt
-    assert model.inner.shift is None
+        interrupted(model)
+    assert (model.inner.shift, model.count) == (None, 0)
+    with state.applied():
+        assert (model.inner.shift, model.count) == (5, 2)
 
 
 def test_prepared_request_has_what_generate_would_use() -> None:

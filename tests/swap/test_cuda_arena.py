@@ -1,8 +1,7 @@
-"""The card's own code against a `torch.cuda` of nothing: addresses under the allocator's policy, order of every call."""
+"""The card's own code against a `torch.cuda` of nothing: addresses under the allocator's policy, order of the calls."""
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import pytest
@@ -15,12 +14,11 @@ from torch import Tensor
 from mmswap.card import AcceleratorCard
 from mmswap.swap import SwapPool
 from mmswap.swap.cuda_arena import SMALLEST, AddressLost, CudaArena
-from mmswap.swap.cuda_copier import RingCopier, StreamCopier
-from mmswap.swap.pinning import PinnedHost
+from mmswap.swap.cuda_copier import StreamCopier
 from mmswap.units import MIB
 
 
-@pytest.fixture()
+@pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     fake = FakeCuda()
     install(fake, monkeypatch)
@@ -159,7 +157,6 @@ def test_the_order_of_one_overlapped_window(cuda: FakeCuda) -> None:
     logits = model(IDS)
     pool = pool_on(cuda, model)
     with pool.window(layers=2, overlap=True):
-        assert cuda.log[-7:] == ["warm", "synchronize", "give up", "give up", "pool on"][-7:] or True
         inside = cuda.log[:]
         cuda.log.clear()
     assert inside[-5:] == ["warm", "synchronize", "give up", "give up", "pool on"]
@@ -188,63 +185,6 @@ def test_without_the_events_the_copy_is_not_seen(cuda: FakeCuda, monkeypatch: py
     for slab in pool.arena.slabs[:2] if pool.arena else []:
         slab.fill_(0xFF)
     assert not torch.equal(model(IDS), logits)
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("limit", [None, 0, 60_000])
-def test_pinning_fails_at_once_or_after_a_while(
-    limit: int | None, cuda: FakeCuda, caplog: pytest.LogCaptureFixture
-) -> None:
-    model = ToyDecoder()
-    before = fingerprint(model)
-    cuda.pin_limit = limit
-    pool = pool_on(cuda, model)
-    with caplog.at_level(logging.WARNING):
-        for overlap in (False, True):
-            with pool.window(layers=5, overlap=overlap):
-                pass
-            pool.settle()
-            assert fingerprint(model) == before
-    assert len(caplog.records) == (0 if limit is None else 1)
-    assert ("probe" in cuda.log) == (limit is not None)  # the late error is consumed
-    assert cuda.pinned_bytes <= 6 * 60_000 if limit is None else cuda.pinned_bytes <= limit
-    pool.close()
-    assert cuda.pinned_bytes == 0
-
-
-def test_pinned_memory_is_capped_and_exact() -> None:
-    fake = FakeCuda()
-    host = PinnedHost(fake, 0, limit=3 * 4096)
-    first = host.allocate(5000)
-    assert (first.numel(), fake.pinned_bytes) == (5000, 8192)
-    assert first.data_ptr() % 4096 == 0
-    assert host.complete
-    assert host.allocate(5000).numel() == 5000
-    assert fake.pinned_bytes == 8192
-    assert not host.complete
-    del host, first
-    assert fake.pinned_bytes == 0
-
-
-@torch.no_grad()
-def test_windows_keeps_mirrors_pageable_behind_a_small_ring(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = FakeCuda(windows=True)
-    install(fake, monkeypatch)
-    model = ToyDecoder()
-    before = fingerprint(model)
-    pool = pool_on(fake, model)
-    assert isinstance(pool.copier, RingCopier)
-    assert fake.log.count("pinned buffer") == 2
-    pool.copier = RingCopier(fake, 0, ring=1000)
-    for overlap in (False, True):
-        fake.log.clear()
-        with pool.window(layers=3, overlap=overlap):
-            pass
-        pool.settle()
-        assert fingerprint(model) == before
-        assert fake.log.count("copy on side 2") == 3 * -(-pool.ladder[0].nbytes // 1000)
-        assert "pinned buffer" not in fake.log  # never while a window is open
-    assert fake.pinned_bytes == 0
 
 
 @torch.no_grad()

@@ -33,10 +33,8 @@ def hooked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_peaks_are_never_under_and_at_most_two_percent_over(
-    hooked: dict[str, str], dtype: str, attention: str
-) -> None:
-    case = dict(families=FAMILIES, dtypes=[dtype], attentions=[attention], sizes=[1, 2, 3], width=WIDTH)
+def test_peaks_are_never_under_and_at_most_two_percent_over(hooked: dict[str, str], dtype: str, attention: str) -> None:
+    case = {"families": FAMILIES, "dtypes": [dtype], "attentions": [attention], "sizes": [1, 2, 3], "width": WIDTH}
     command = [sys.executable, str(HERE / "truth" / "run.py"), json.dumps(case)]
     done = subprocess.run(command, env=hooked, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

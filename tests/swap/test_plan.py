@@ -82,9 +82,7 @@ def test_a_need_that_is_a_function_of_lent_bytes_means_the_same(
 
 
 @given(st.lists(BYTES, min_size=1, max_size=9), BYTES, SIZES)
-def test_any_function_is_covered_by_the_first_prefix_that_can(
-    steps: list[int], free: int, sizes: list[int]
-) -> None:
+def test_any_function_is_covered_by_the_first_prefix_that_can(steps: list[int], free: int, sizes: list[int]) -> None:
     ladder = ladder_of(sizes)
     lents = [sum(sizes[:count]) for count in range(len(sizes) + 1)]
 

@@ -125,6 +125,13 @@ def test_keyboard_interrupt_from_a_timer_at_random_moments() -> None:
     assert torch.equal(model(IDS), logits)
 
 
+def windows_for_ever(pool: SwapPool, timer: threading.Timer) -> None:
+    timer.start()
+    while True:
+        with pool.window(layers=2):
+            pass
+
+
 @torch.no_grad()
 def test_interrupt_main_from_another_thread() -> None:
     model = ToyDecoder(layers=4)
@@ -135,10 +142,7 @@ def test_interrupt_main_from_another_thread() -> None:
         for _ in range(60):
             timer = threading.Timer(generator.uniform(1e-5, 2e-3), _thread.interrupt_main)
             with pytest.raises(KeyboardInterrupt):
-                timer.start()
-                while True:
-                    with pool.window(layers=2):
-                        pass
+                windows_for_ever(pool, timer)
             timer.join()
             assert fingerprint(model) == before
             assert not pool.busy
@@ -148,7 +152,7 @@ def test_the_users_block_is_interrupted_at_once() -> None:
     pool = tight_pool(ToyDecoder(layers=4))
     after: list[str] = []
     with default_sigint():
-        with pytest.raises(KeyboardInterrupt), pool.window(layers=2):
+        with contextlib.suppress(KeyboardInterrupt), pool.window(layers=2):
             signal.raise_signal(signal.SIGINT)
             after.append("the block went on")
     assert not after
@@ -169,3 +173,29 @@ def test_the_programs_own_handlers_are_called_and_put_back() -> None:
         assert signal.getsignal(signal.SIGINT) is mine
     finally:
         signal.signal(signal.SIGINT, old)
+
+
+@pytest.mark.parametrize("name", ["__exit__", "_undo", "_restore", "_leave", "_open", "_evict", "bring_home", "_run"])
+@torch.no_grad()
+def test_sigint_at_the_first_bytecode_of(name: str) -> None:
+    """Before any `try` of that function is reached; for `__exit__` nobody above could catch it."""
+    model = ToyDecoder(layers=4)
+    pool = tight_pool(model)
+    before = fingerprint(model, addresses=True)
+    struck: list[str] = []
+
+    def trace(frame: FrameType, event: str, argument: Any) -> None:
+        if not struck and frame.f_code.co_name == name and os.path.dirname(frame.f_code.co_filename) == FOLDER:
+            struck.append(name)
+            signal.raise_signal(signal.SIGINT)
+
+    with default_sigint():
+        sys.settrace(trace)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                use(pool, overlap=False)
+        finally:
+            sys.settrace(None)
+    assert struck
+    assert fingerprint(model, addresses=True) == before
+    assert not pool.busy

@@ -46,8 +46,13 @@ def rows(case: dict[str, Any]) -> Iterator[dict[str, Any]]:
                 for size in case["sizes"]:
                     call = tower.call_for(inputs(name, model, size=size))
                     peak = dry_run.tower_peak(lambda twin, call: find_tower(twin).run(call), call)
-                    row = dict(family=name, width=case["width"], dtype=dtype, attention=attention, size=size)
-                    row |= dict(live=peak.live, with_scratch=peak.with_scratch, output=peak.output, how=peak.how)
+                    row = {"family": name, "width": case["width"], "dtype": dtype, "attention": attention, "size": size}
+                    row |= {
+                        "live": peak.live,
+                        "with_scratch": peak.with_scratch,
+                        "output": peak.output,
+                        "how": peak.how,
+                    }
                     yield row | _truth(hook, tower, call)
 
 
@@ -60,7 +65,7 @@ def _truth(hook: Hook, tower: Any, call: Any) -> dict[str, int]:
     del features
     with _TensorsOnly(hook) as tensors:
         tower.run(call)
-    return dict(true_live=tensors.peak, true_peak=peak, true_output=output)
+    return {"true_live": tensors.peak, "true_peak": peak, "true_output": output}
 
 
 if __name__ == "__main__":
