@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mmswap.card import Card
+from mmswap.card import Card, Reading
 from mmswap.errors import DoesNotFit
 from mmswap.swap.dry_run import DryRun
 from mmswap.units import format_bytes
@@ -47,11 +47,17 @@ def prefill_cost(dry_run: DryRun, decoder: str) -> CostOf:
 
 
 class TextMemory:
-    """The claims of one prompt at a time. `begin`, then `grow` as tokens come, and `release` in any case."""
+    """The claims of one prompt at a time. `begin`, then `grow` as tokens come, and `release` in any case.
 
-    def __init__(self, cost_of: CostOf, card: Card, prefill_chunk: int) -> None:
+    Args:
+        free: what can be had now; idle bytes of a pool included, for the allocator gives them before it fails.
+        prefill_chunk: most tokens of one prefill step.
+    """
+
+    def __init__(self, cost_of: CostOf, card: Card, free: Callable[[], Reading], prefill_chunk: int) -> None:
         self._cost_of = cost_of
         self._card = card
+        self._free = free
         self._chunk = prefill_chunk
         self._per_token = 0
         self._claimed = 0
@@ -62,7 +68,7 @@ class TextMemory:
         Raises:
             DoesNotFit: not even the smallest chunk fits beside the prompt's KV cache.
         """
-        reading = self._card.free()
+        reading = self._free()
         chunk = min(self._chunk, _power_above(tokens))
         while True:
             cost = self._cost_of(min(chunk, tokens), tokens)
@@ -87,7 +93,7 @@ class TextMemory:
         """Whether the KV cache may hold `tokens`; if so they are claimed, in pages where there is room for pages."""
         if tokens <= self._claimed:
             return True
-        room = self._claimed * self._per_token + self._card.free().bytes
+        room = self._claimed * self._per_token + self._free().bytes
         paged = -(-tokens // PAGE) * PAGE
         for wanted in (paged, tokens):
             if wanted * self._per_token <= room:

@@ -1,7 +1,7 @@
 """mmswap: vision-language models on one card, where an image never makes the process spill. See ARCHITECTURE.md.
 
-    runtime = mmswap.load("checkpoint", card="auto");  runtime.chat("What is this?", images=["photo.jpg"]).text
-    with mmswap.SwapPool(layers, card="cuda").window(need=nbytes): ...
+runtime = mmswap.load("checkpoint", card="auto");  runtime.chat("What is this?", images=["photo.jpg"]).text
+with mmswap.SwapPool(layers, card="cuda").window(need=nbytes): ...
 """
 
 from __future__ import annotations

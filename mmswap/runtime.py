@@ -96,7 +96,8 @@ class Runtime:
         pool = place(self.model, tower, parts, self.card, config.swap, say)
         self._require_room()
         self.encoder = Encoder(tower, dry_run, self.card, pool, config.swap)
-        self.memory = TextMemory(prefill_cost(dry_run, parts.decoder_name), self.card, config.prefill_chunk)
+        free = self.card.free if pool is None else pool.free
+        self.memory = TextMemory(prefill_cost(dry_run, parts.decoder_name), self.card, free, config.prefill_chunk)
         self.end_ids = end_ids(self.model.config, self.model.generation_config, self.processor.tokenizer)
         self.context = self._context()
         say(f"Context: {self.context} tokens. {self.processor.limits()}")

@@ -15,7 +15,7 @@ from mmswap.errors import WindowMisuse
 from mmswap.llm.decode import generate
 from mmswap.llm.writer import Writer
 from mmswap.vision.cache import tensor_bytes
-from mmswap.vision.encoder import Encoded, no_window
+from mmswap.vision.encoder import Encoded, Job, no_window
 from mmswap.vision.processor import Prepared
 
 if TYPE_CHECKING:
@@ -74,8 +74,9 @@ class Stream(Iterator[str]):
     def _respond(self, prompt: Prompt, prepared: Prepared) -> Iterator[str]:
         runtime = self._runtime
         tokens = prepared.inputs["input_ids"].shape[1]
-        chunk = runtime.memory.begin(tokens, 0, self._say)
-        encoded = self._encode(prompt, prepared)
+        job = runtime.encoder.begin(prepared.inputs, self._say) if prepared.images else None
+        chunk = runtime.memory.begin(tokens, job.peak.output if job is not None else 0, self._say)
+        encoded = self._encode(prompt, job)
         inputs = {name: tensor.to(runtime.card.device) for name, tensor in prepared.inputs.items()}
         if encoded is not None:
             runtime.memory.claim_features(tensor_bytes(encoded.features))
@@ -101,11 +102,11 @@ class Stream(Iterator[str]):
             writer.close()
         self._conclude("".join(text), tokens, prepared, encoded, writer)
 
-    def _encode(self, prompt: Prompt, prepared: Prepared) -> Encoded | None:
-        if not prepared.images:
+    def _encode(self, prompt: Prompt, job: Job | None) -> Encoded | None:
+        if job is None:
             self._say("There is no picture in this prompt, so no window is needed.")
             return None
-        return self._runtime.encoder.encode(prepared.inputs, lambda: self._runtime.singles(prompt), self._say)
+        return self._runtime.encoder.encode(job, lambda: self._runtime.singles(prompt), self._say)
 
     def _conclude(self, text: str, tokens: int, prepared: Prepared, encoded: Encoded | None, writer: Writer) -> None:
         runtime = self._runtime

@@ -98,7 +98,7 @@ def test_the_second_question_about_a_picture_encodes_nothing(host: Runtime) -> N
 
 def test_a_prompt_over_the_context_is_refused_before_the_tower_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = mmswap.load(card="cpu", context=32)
-    monkeypatch.setattr(runtime.encoder, "encode", lambda *_: pytest.fail("the tower was asked"))
+    monkeypatch.setattr(runtime.encoder, "begin", lambda *_: pytest.fail("the tower was asked"))
     with pytest.raises(ContextOverflow, match=r"\d+ tokens and the context holds 32") as caught:
         runtime.chat(QUESTION, [circle()])
     assert caught.value.context == 32

@@ -36,7 +36,7 @@ class Bench:
         self.encoder = Encoder(tower, dry_run, self.card, self.pool, swap)
 
     def answer(self, chunk: int = 2048) -> tuple[list[int], Encoded]:
-        encoded = self.encoder.encode(self.inputs, list, self.said.append)
+        encoded = self.encoder.encode(self.encoder.begin(self.inputs, self.said.append), list, self.said.append)
         generation = generate(
             self.model,
             self.inputs,

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from mmswap.card import Card, HostCard
+from mmswap.card import Card, HostCard, Reading
 from mmswap.config import SwapConfig
 from mmswap.errors import DoesNotFit
 from mmswap.swap.dry_run import DryRun, measure
@@ -50,7 +50,7 @@ class Encoded:
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
+class Job:
     """One tower call with what is known of it before it runs."""
 
     call: Call
@@ -82,32 +82,32 @@ class Encoder:
 
     def explain(self, inputs: Mapping[str, torch.Tensor], say: Say) -> None:
         """What `encode` would do now, without doing it."""
-        job = self._job(self.tower.call_for(inputs), say)
+        job = self.begin(inputs, say)
         if self.swap.tower_on_cpu or not self.card.can_swap:
             say(self._bypassed())
             return
-        say(f"Free: {self.card.free().reason}.")
+        say(f"Free: {self._free().reason}.")
         say(self._decide(lambda lent: job.need(lent, job.peak.output), self.swap.layers).reason)
 
-    def encode(self, inputs: Mapping[str, torch.Tensor], singles: Singles, say: Say) -> Encoded:
-        """The features of all pictures in `inputs`.
+    def begin(self, inputs: Mapping[str, torch.Tensor], say: Say) -> Job:
+        """What is known of a prompt's pictures before any is encoded; nothing is run."""
+        return self._job(self.tower.call_for(inputs), say)
+
+    def encode(self, job: Job, singles: Singles, say: Say) -> Encoded:
+        """The features of all pictures of a prompt.
 
         Args:
-            inputs: what the processor gave for the whole prompt.
-            singles: gives the same for a prompt of each picture alone; asked only if all at once do not fit.
+            job: what `begin` gave.
+            singles: gives what the processor makes of each picture alone; asked only if all at once do not fit.
             say: told every decision with its reason.
-
-        Raises:
-            DoesNotFit: not even the CPU can hold it.
         """
-        call = self.tower.call_for(inputs)
-        key = content_key((call.args, call.kwargs))
+        key = content_key((job.call.args, job.call.kwargs))
         known = self.cache.get(key)
         if known is not None:
             say("These pictures were encoded before: their features come from the cache, and no window is needed.")
             return Encoded(self._on_card(known), 0, 0.0, lambda: no_window("The features came from the cache."))
-        say(f"Free: {self.card.free().reason}.")
-        encoded = self._encode(self._job(call, say), singles, say)
+        say(f"Free: {self._free().reason}.")
+        encoded = self._encode(job, singles, say)
         self.cache.put(key, encoded.features)
         return encoded
 
@@ -116,7 +116,7 @@ class Encoder:
         if self.pool is not None:
             self.pool.settle()
 
-    def _encode(self, job: _Job, singles: Singles, say: Say) -> Encoded:
+    def _encode(self, job: Job, singles: Singles, say: Say) -> Encoded:
         """Down the ladder until it fits."""
         if self.swap.tower_on_cpu or not self.card.can_swap:
             return self._on_cpu(job, self._bypassed(), say)
@@ -127,12 +127,12 @@ class Encoder:
         except DoesNotFit as error:
             say(f"All at once does not fit: {error}")
         try:
-            return self._in_window([self._job(self.tower.call_for(one), say) for one in singles()], job.peak, say)
+            return self._in_window([self.begin(one, say) for one in singles()], job.peak, say)
         except (DoesNotFit, CannotMerge) as error:
             say(f"One picture at a time does not help: {error}")
         return self._on_cpu(job, "The encoder does not fit with every unit evicted, so it runs on the CPU.", say)
 
-    def _in_window(self, jobs: Sequence[_Job], whole: Peak, say: Say) -> Encoded:
+    def _in_window(self, jobs: Sequence[Job], whole: Peak, say: Say) -> Encoded:
         """All jobs in one window; an allocation that fails evicts one more unit and tries again."""
         assert self.pool is not None
         kept = sum(job.peak.output for job in jobs)
@@ -153,7 +153,7 @@ class Encoder:
                     raise DoesNotFit("The vision encoder", decided.need, decided.free + decided.lent) from None
                 say(f"The encoder ran out of memory: trying again with {layers} units evicted.")
 
-    def _run(self, jobs: Sequence[_Job], whole: Peak, need: Callable[[int], int], layers: int, say: Say) -> Encoded:
+    def _run(self, jobs: Sequence[Job], whole: Peak, need: Callable[[int], int], layers: int, say: Say) -> Encoded:
         assert self.pool is not None
         pieces, encode_ms = [], 0.0
         with self.pool.window(need, layers=layers, margin=self.swap.margin, overlap=True) as window:
@@ -167,7 +167,7 @@ class Encoder:
         peak = max(job.peak.with_scratch for job in jobs)
         return Encoded(features, peak, encode_ms, lambda: window.report)
 
-    def _on_cpu(self, job: _Job, why: str, say: Say) -> Encoded:
+    def _on_cpu(self, job: Job, why: str, say: Say) -> Encoded:
         """The tower runs on the host; on a card it goes there for this prompt, and comes back."""
         say(why)
         kept: list[Any] = []
@@ -179,9 +179,9 @@ class Encoder:
         report = replace(no_window(why), peak_measured=peak.live)
         return Encoded(self._on_card(kept[0]), job.peak.with_scratch, encode_ms, lambda: report)
 
-    def _unswapped(self, job: _Job, say: Say) -> Encoded:
+    def _unswapped(self, job: Job, say: Say) -> Encoded:
         """Swapping is off: the tower runs as if the feature did not exist, and what it spills is only counted."""
-        reading = self.card.free()
+        reading = self._free()
         need = job.need(0, job.peak.output)
         decided = plan(need, reading.bytes, (), layers=0, margin=0.0)
         say(decided.reason)
@@ -202,8 +202,8 @@ class Encoder:
         )
         return Encoded(kept[0], job.peak.with_scratch, encode_ms, lambda: report)
 
-    def _job(self, call: Call, say: Say) -> _Job:
-        job = _Job(call, self._dry_run.tower_peak(run_tower, call))
+    def _job(self, call: Call, say: Say) -> Job:
+        job = Job(call, self._dry_run.tower_peak(run_tower, call))
         say(
             f"The encoder's peak is {format_bytes(job.peak.with_scratch)} ({job.peak.how}); beside it "
             f"{format_bytes(job.inputs)} of pixels and {format_bytes(job.peak.output)} of features."
@@ -213,7 +213,10 @@ class Encoder:
     def _decide(self, need: Callable[[int], int], layers: int) -> Plan:
         rungs = self.pool.rungs if self.pool is not None else ()
         margin, rate = self.swap.margin, self.card.link_rate()
-        return plan(need, self.card.free().bytes, rungs, layers=layers, margin=margin, link_rate=rate)
+        return plan(need, self._free().bytes, rungs, layers=layers, margin=margin, link_rate=rate)
+
+    def _free(self) -> Reading:
+        return self.pool.free() if self.pool is not None else self.card.free()
 
     def _bypassed(self) -> str:
         if self.swap.tower_on_cpu:

@@ -159,7 +159,7 @@ class DryRun:
                 result = call()
         events = self._scratch.settled(trace.events)
         live, with_scratch = summits(events)
-        return Peak(live, with_scratch, _bytes_of(result), events, "trace", self._policy)
+        return Peak(live, with_scratch, _bytes_of(result), events, "trace", self._policy, result)
 
     def _answer(self, key: Hashable, trace: Callable[[nn.Module], Any], fall_back: Callable[[Peak], Any]) -> Any:
         with self._lock:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from mmswap.swap.replay import ARENA, Policy, growth
 from mmswap.swap.tracker import SCRATCH, Event
@@ -21,6 +22,7 @@ class Peak:
         events: the lifetimes, scratch included, in order.
         how: where the numbers come from, for people.
         policy: how the card's allocator takes memory.
+        result: what the call returned on the twin: layouts without numbers. None if it was not traced.
     """
 
     live: int
@@ -29,6 +31,7 @@ class Peak:
     events: Sequence[Event]
     how: str
     policy: Policy = ARENA
+    result: Any = field(default=None, repr=False)
     _grown: dict[int, int] = field(default_factory=dict, repr=False)
 
     @property

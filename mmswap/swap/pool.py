@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from mmswap.card import Card, open_card
+from mmswap.card import Card, Reading, open_card
 from mmswap.errors import MmswapError
 from mmswap.swap import interrupts
 from mmswap.swap.arena import Arena
@@ -28,6 +28,7 @@ from mmswap.swap.restore import Job, Restoration
 from mmswap.swap.turn import Turn, Turns
 from mmswap.swap.unit import Layer, Unit, survey
 from mmswap.swap.window import Window
+from mmswap.units import format_bytes
 
 _numbers = itertools.count(1)
 
@@ -83,6 +84,15 @@ class SwapPool:
     def rungs(self) -> tuple[Rung, ...]:
         """The ladder as the plan wants it."""
         return tuple(Rung(unit.name, unit.nbytes) for unit in self.ladder) if self.arena is not None else ()
+
+    def free(self) -> Reading:
+        """What the card says is free, and the pool's own idle bytes: a window gets those first."""
+        reading = self.card.free()
+        idle = self.arena.scratch() if self.arena is not None else 0
+        if not idle:
+            return reading
+        more = f"{reading.reason}, and {format_bytes(idle)} lie idle in the pool"
+        return Reading(reading.bytes + idle, more, reading.doubtful)
 
     @property
     def busy(self) -> bool:

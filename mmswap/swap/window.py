@@ -136,7 +136,7 @@ class Window:
         self.state = State.EVICTING
         for error in pool.bring_back():
             raise error
-        free = pool.card.free().bytes + (pool.arena.scratch() if pool.arena is not None else 0)
+        free = pool.free().bytes
         self._plan = plan(
             self._need,
             free,

@@ -1,0 +1,58 @@
+"""Text memory: the largest prefill step that fits, a claim that grows with the answer, and an end instead of a spill."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mmswap.card import SimulatedCard
+from mmswap.errors import DoesNotFit
+from mmswap.llm.memory import PAGE, PrefillCost, TextMemory
+
+
+def memory(capacity: int, peak_per_token: int = 100, kv_per_token: int = 10, chunk: int = 256) -> TextMemory:
+    card = SimulatedCard(f"sim:{capacity}")
+
+    def cost_of(step: int, tokens: int) -> PrefillCost:
+        return PrefillCost(step * peak_per_token, kv_per_token)
+
+    made = TextMemory(cost_of, card, card.free, chunk)
+    made.card = card  # type: ignore[attr-defined]
+    return made
+
+
+def test_the_largest_step_that_fits_is_taken() -> None:
+    said: list[str] = []
+    assert memory(100_000).begin(100, 0, said.append) == 128
+    assert memory(64 * 100 + 1000).begin(100, 0, said.append) == 64
+    assert memory(16 * 100 + 1000).begin(100, 0, said.append) == 16
+    assert "Prefill of 100 tokens in steps of 16" in said[-1]
+
+
+def test_less_than_the_smallest_step_is_refused_with_both_numbers() -> None:
+    with pytest.raises(DoesNotFit) as caught:
+        memory(16 * 100 + 999).begin(100, 0, lambda _: None)
+    assert (caught.value.need, caught.value.free) == (2600, 2599)
+
+
+@given(st.integers(1, 400), st.integers(20_000, 60_000))
+def test_growing_never_claims_more_than_there_is(tokens: int, capacity: int) -> None:
+    made = memory(capacity)
+    made.begin(tokens, 0, lambda _: None)
+    count = tokens
+    while made.grow(count):
+        assert sum(made.card.claims.values()) <= capacity  # type: ignore[attr-defined]
+        count += 1
+        if count > 10_000:
+            pytest.fail("the card never fills")
+    assert count * 10 > capacity
+    made.release()
+    assert made.card.claims == {}  # type: ignore[attr-defined]
+
+
+def test_claims_come_in_pages_where_there_is_room() -> None:
+    made = memory(100_000)
+    made.begin(10, 0, lambda _: None)
+    assert made.grow(10)
+    assert made.card.claims["KV cache"] == PAGE * 10  # type: ignore[attr-defined]
