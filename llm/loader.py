@@ -1,4 +1,4 @@
-"""Load model and tokenizer from a folder or the hub onto the host. Knows transformers' auto classes, no card.
+"""Load a model from a folder or the hub onto the host. Knows transformers' auto classes, no card.
 
 `load_model("folder")` checks the files first (milliseconds, nothing allocated), then loads by the one path that every
 checkpoint takes, and refuses a model of which a weight would have stayed random.
@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import AutoConfig, AutoModelForImageTextToText, AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoModelForImageTextToText
 from transformers.utils import logging as library_logging
 
 from mmswap.errors import ModelError
@@ -24,7 +24,7 @@ from mmswap.units import MIB, format_bytes
 
 _LOG = logging.getLogger("mmswap")
 _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-_SMALL = 200 * MIB  # below this, what bf16 saves on a CPU is not worth its slower kernels
+_SMALL = 200 * MIB  # below this, slow kernels are not felt
 
 Progress = Callable[[int, int], None]
 
@@ -96,21 +96,6 @@ def load_config(folder: Path, *, trust_remote_code: bool = False) -> Any:
     return config
 
 
-def load_tokenizer(source: str | Path, *, trust_remote_code: bool = False) -> Any:
-    """The model's tokenizer; where its class is unknown here, what `tokenizer.json` says, with a warning.
-
-    Raises:
-        ModelError: there is no tokenizer, or it is damaged.
-    """
-    folder = resolve_source(source, trust_remote_code=trust_remote_code)
-    try:
-        return AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
-        if not (folder / "tokenizer.json").is_file():
-            raise ModelError(f"{folder} holds no tokenizer that can be read: {_sentence(error)}") from None
-    return _plain_tokenizer(folder)
-
-
 def stored_dtype(config: Any, checkpoint: Checkpoint) -> torch.dtype:
     """What most bytes of the weights are stored in, if a model can run in it; else what the config says, else fp32."""
     floats = {name: size for name, size in checkpoint.dtypes.items() if name in _DTYPES}
@@ -120,26 +105,31 @@ def stored_dtype(config: Any, checkpoint: Checkpoint) -> torch.dtype:
     return named if isinstance(named, torch.dtype) else torch.float32
 
 
-def resolve_dtype(stored: torch.dtype, nbytes: int, device: str, wanted: str = "auto") -> tuple[torch.dtype, str]:
-    """The dtype that the model runs in, with the reason.
+def resolve_dtype(
+    stored: torch.dtype, nbytes: int, *, host: bool, wanted: str = "auto", half_is_fast: bool | None = None
+) -> tuple[torch.dtype, str]:
+    """The dtype that the model runs in, with the reason: what it is stored in, save large float16 ones on a slow CPU.
 
     Args:
         stored: what the weights are stored in (`stored_dtype`).
         nbytes: bytes of the weights.
-        device: torch device type, `cuda` or `cpu`.
+        host: whether the card is the processor itself. A simulated card keeps what a real one would hold.
         wanted: `auto`, `float32`, `float16` or `bfloat16`.
+        half_is_fast: whether this CPU multiplies in float16; asked of torch by default.
     """
     if wanted != "auto":
-        return getattr(torch, wanted), f"{wanted}: asked for with --dtype"
-    name = str(stored).removeprefix("torch.")
-    if device == "cpu" and stored == torch.float16:
-        return torch.float32, "float32: stored as float16, in which a CPU is slow and vision towers overflow"
-    if device == "cpu" and stored == torch.bfloat16 and nbytes < _SMALL:
-        return (
-            torch.float32,
-            f"float32: {format_bytes(nbytes)} of bfloat16 weights are few enough to be widened on a CPU",
-        )
-    return stored, f"{name}: what the weights are stored in"
+        return getattr(torch, wanted), f"{wanted}, asked for with --dtype"
+    fast = _half_is_fast() if half_is_fast is None else half_is_fast
+    if host and stored == torch.float16 and nbytes >= _SMALL and not fast:
+        return torch.float32, f"float32, for {format_bytes(nbytes)} of float16 weights are slow on this CPU"
+    return stored, f"{str(stored).removeprefix('torch.')}, as the weights are stored"
+
+
+def _half_is_fast() -> bool:
+    try:
+        return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
+    except (AttributeError, RuntimeError):
+        return False
 
 
 def _complete(folder: Path, told: dict[str, Any]) -> None:
@@ -152,22 +142,6 @@ def _complete(folder: Path, told: dict[str, Any]) -> None:
     unused = sorted(map(str, told.get("unexpected_keys") or ()))
     if unused:
         _LOG.warning("%s holds %d tensors that the model does not use, such as %s.", folder, len(unused), unused[0])
-
-
-def _plain_tokenizer(folder: Path) -> Any:
-    path = folder / "tokenizer_config.json"
-    said = read_json(path) if path.is_file() else {}
-    _LOG.warning("Tokenizer class %s is not known here: tokenizer.json is used.", said.get("tokenizer_class"))
-    kept = {
-        key: said[key] for key in ("chat_template", "model_max_length", "padding_side") if said.get(key) is not None
-    }
-    for key, value in said.items():
-        if key.endswith("_token") and isinstance(value, (str, dict)):
-            kept[key] = value["content"] if isinstance(value, dict) else value
-    try:
-        return PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"), **kept)
-    except Exception as error:  # tokenizers raises bare Exception
-        raise ModelError(f"{folder / 'tokenizer.json'} cannot be read: {_sentence(error)}") from None
 
 
 def _sentence(error: BaseException) -> str:

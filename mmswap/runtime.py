@@ -14,17 +14,17 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from mmswap.answer import Answer
 from mmswap.card import open_card
 from mmswap.chat import Conversation, Message, Picture, Prompt, open_messages, render
 from mmswap.config import RunConfig, SamplingConfig
 from mmswap.errors import ContextOverflow, DoesNotFit, OptionError, WindowMisuse
+from mmswap.llm.checkpoint import check_checkpoint
 from mmswap.llm.ending import end_ids
-from mmswap.llm.loader import load_model
+from mmswap.llm.loader import load_config, load_model, resolve_dtype, stored_dtype
 from mmswap.llm.memory import TextMemory, prefill_cost
 from mmswap.llm.parts import find_parts
+from mmswap.llm.source import resolve_source
 from mmswap.placement import place
 from mmswap.stream import Stream
 from mmswap.swap.dry_run import DryRun, policy_of
@@ -80,16 +80,9 @@ class Runtime:
         say = self.decisions.append
         self.card = open_card(config.card)
         say(f"Card: {self.card.name}, because {self.card.choice or 'it was asked for'}.")
-        self.processor = load_processor(source, config.image, trust_remote_code=config.trust_remote_code)
-        self.model = load_model(
-            source,
-            dtype=config.dtype if config.dtype == "auto" else getattr(torch, config.dtype),
-            attention=config.attention,
-            trust_remote_code=config.trust_remote_code,
-            progress=progress,
-        )
-        why = "as they are stored" if config.dtype == "auto" else "asked for with --dtype"
-        say(f"Weights run in {str(self.model.dtype).removeprefix('torch.')}, {why}.")
+        folder = resolve_source(source, trust_remote_code=config.trust_remote_code)
+        self.processor = load_processor(folder, config.image, trust_remote_code=config.trust_remote_code)
+        self.model = self._load_model(folder, progress)
         parts = find_parts(self.model)
         tower = find_tower(self.model)
         dry_run = DryRun(self.model, policy=policy_of(self.card.device))
@@ -194,6 +187,17 @@ class Runtime:
         """What the processor gives for each picture of the prompt alone."""
         text = self.processor.render([{"role": "user", "content": [{"type": "image"}]}])
         return [self.processor.prepare(text, [image]).inputs for image in prompt.images]
+
+    def _load_model(self, folder: Path, progress: Callable[[int, int], None] | None) -> Any:
+        trust = self.config.trust_remote_code
+        checkpoint = check_checkpoint(folder)
+        stored = stored_dtype(load_config(folder, trust_remote_code=trust), checkpoint)
+        on_host = not self.card.can_swap
+        dtype, why = resolve_dtype(stored, checkpoint.nbytes, host=on_host, wanted=self.config.dtype)
+        self.decisions.append(f"Weights run in {why}.")
+        return load_model(
+            folder, dtype=dtype, attention=self.config.attention, trust_remote_code=trust, progress=progress
+        )
 
     def _context(self) -> int:
         text = self.model.config.get_text_config(decoder=True)

@@ -91,7 +91,7 @@ class Stream(Iterator[str]):
             replay=None if encoded is None else lambda: runtime.encoder.tower.replay(encoded.features),
         )
         writer = Writer(generation, runtime.processor.tokenizer, self._sampling.stop, runtime.memory.grow)
-        text = []
+        text: list[str] = []
         try:
             for piece in writer:
                 if not text:

@@ -1,7 +1,7 @@
 """Features of single pictures put together to those of one call. Knows no architecture: a template's shapes decide.
 
-The template is what the tower would return for all pictures at once (fake or meta tensors will do): whether a list grows
-by one entry a picture, or keeps its length while its tensors grow, shows in the shapes and nowhere else.
+The template is what the tower would return for all pictures at once (fake or meta tensors will do): whether a list
+grows by one entry a picture, or keeps its length while its tensors grow, shows in the shapes and nowhere else.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def config(tokenizer: PreTrainedTokenizerFast) -> Qwen3VLConfig:
     rotary = {"rope_type": "default", "mrope_section": [6, 5, 5], "mrope_interleaved": True, "rope_theta": 10000.0}
     text = {
         "vocab_size": len(tokenizer), "hidden_size": 160, "intermediate_size": 384, "num_hidden_layers": 8,
-        "num_attention_heads": 5, "num_key_value_heads": 1, "head_dim": 32, "max_position_embeddings": 2048,
+        "num_attention_heads": 5, "num_key_value_heads": 5, "head_dim": 32, "max_position_embeddings": 2048,
         "rms_norm_eps": 1e-6, "tie_word_embeddings": True,
         "rope_parameters": rotary, "bos_token_id": token("<|im_start|>"), "eos_token_id": token("<|im_end|>"),
         "pad_token_id": token("<|endoftext|>"),

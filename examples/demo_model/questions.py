@@ -1,6 +1,6 @@
 """What can be asked about a drawn picture, in many wordings, and the one right answer to each.
 
-`questions(scene, rng)` gives one question of every kind that is well defined for the scene.
+`questions(scene, rng)` gives the questions of every kind that are well defined for the scene.
 """
 
 from dataclasses import dataclass
@@ -113,7 +113,7 @@ class Question:
 
 
 def questions(scene: Scene, rng: Random) -> list[Question]:
-    """One question of every kind that the scene answers clearly, in random wording."""
+    """Questions of every kind that the scene answers clearly, in random wording."""
     asked = _about_writing(scene, rng) if scene.writing else _about_things(scene, rng)
     asked.append(_ask(rng, "background", scene.background))
     asked.append(_ask(rng, "describe", description(scene)))
@@ -144,51 +144,46 @@ def _about_writing(scene: Scene, rng: Random) -> list[Question]:
 
 def _about_things(scene: Scene, rng: Random) -> list[Question]:
     groups = scene.groups()
-    total = sum(n for _, _, n in groups)
-    asked = []
-    if len(groups) == 1:
-        shape, colour, _ = groups[0]
-        noun = rng.choice(["shape", "object", "thing", shape, shape])
-        nouns = rng.choice(
-            ["shapes", "objects", "things", PLURALS[shape], PLURALS[shape], f"{colour} {PLURALS[shape]}"]
-        )
-        plain_nouns = rng.choice(["shapes", "objects", PLURALS[shape]])
-        asked += [_ask(rng, "shape", shape), _ask(rng, "count", NUMBERS[total], nouns=nouns)]
-        asked.append(
-            _ask(rng, "colour" if total == 1 else "colours", colour, kind="colour", noun=noun, nouns=plain_nouns)
-        )
-        zone = scene.zone(scene.things[0]) if total == 1 else None
-        if zone:
-            asked.append(_ask(rng, "where", zone, noun=rng.choice([noun, shape, f"{colour} {shape}"])))
-        if rng.random() < 0.1:
-            asked.append(_count_absent(rng, groups))
-        return asked
-    asked.append(_ask(rng, "count", NUMBERS[total], nouns=rng.choice(["shapes", "objects", "things"])))
-    shape, colour, n = rng.choice(groups)
-    asked.append(_ask(rng, "shape_of", shape, colour=colour))
-    shape, colour, n = rng.choice(groups)
-    asked.append(
-        _ask(rng, "colour_of" if n == 1 else "colours_of", colour, kind="colour_of", shape=shape, shapes=PLURALS[shape])
-    )
-    if rng.random() < 0.15:
-        asked.append(_count_absent(rng, groups))
-    else:
-        shape, colour, n = rng.choice(groups)
-        nouns = rng.choice([PLURALS[shape], PLURALS[shape], f"{colour} {PLURALS[shape]}", f"{colour} shapes"])
-        asked.append(_ask(rng, "count", NUMBERS[n], kind="count_of", nouns=nouns))
-    single = [(s, c) for s, c, n in groups if n == 1]
-    if single:
-        shape, colour = rng.choice(single)
-        zone = scene.zone(next(t for t in scene.things if t.shape == shape))
-        if zone:
-            asked.append(
-                _ask(rng, "where", zone, kind="where_of", noun=rng.choice([shape, shape, f"{colour} {shape}"]), of=True)
-            )
+    return _about_one_group(scene, rng, *groups[0]) if len(groups) == 1 else _about_groups(scene, rng, groups)
+
+
+def _about_one_group(scene: Scene, rng: Random, shape: str, colour: str, total: int) -> list[Question]:
+    plural = PLURALS[shape]
+    noun = rng.choice(["shape", "object", "thing", shape, shape])
+    plain_nouns = rng.choice(["shapes", "objects", plural])
+    nouns = rng.choice(["shapes", "objects", "things", plural, plural, f"{colour} {plural}"])
+    asked = [_ask(rng, "shape", shape), _ask(rng, "count", NUMBERS[total], nouns=nouns)]
+    wording = "colour" if total == 1 else "colours"
+    asked.append(_ask(rng, wording, colour, kind="colour", noun=noun, nouns=plain_nouns))
+    zone = scene.zone(scene.things[0]) if total == 1 else None
+    if zone:
+        asked.append(_ask(rng, "where", zone, noun=rng.choice([noun, shape, f"{colour} {shape}"])))
+    if rng.random() < 0.1:
+        asked.append(_count_absent(rng, [shape]))
     return asked
 
 
-def _count_absent(rng: Random, groups: list[tuple[str, str, int]]) -> Question:
-    absent = [plural for shape, plural in PLURALS.items() if shape not in {s for s, _, _ in groups}]
+def _about_groups(scene: Scene, rng: Random, groups: list[tuple[str, str, int]]) -> list[Question]:
+    total = sum(n for _, _, n in groups)
+    asked = [_ask(rng, "count", NUMBERS[total], nouns=rng.choice(["shapes", "objects", "things"]))]
+    for shape, colour, n in groups:
+        plural = PLURALS[shape]
+        asked.append(_ask(rng, "shape_of", shape, colour=colour))
+        wording = "colour_of" if n == 1 else "colours_of"
+        asked.append(_ask(rng, wording, colour, kind="colour_of", shape=shape, shapes=plural))
+        nouns = rng.choice([plural, plural, f"{colour} {plural}", f"{colour} shapes"])
+        asked.append(_ask(rng, "count", NUMBERS[n], kind="count_of", nouns=nouns))
+        zone = scene.zone(next(t for t in scene.things if t.shape == shape)) if n == 1 else None
+        if zone:
+            noun = rng.choice([shape, shape, f"{colour} {shape}"])
+            asked.append(_ask(rng, "where", zone, kind="where_of", of=True, noun=noun))
+    if rng.random() < 0.2:
+        asked.append(_count_absent(rng, [shape for shape, _, _ in groups]))
+    return asked
+
+
+def _count_absent(rng: Random, present: list[str]) -> Question:
+    absent = [plural for shape, plural in PLURALS.items() if shape not in present]
     return _ask(rng, "count", NUMBERS[0], kind="count_of", nouns=rng.choice(absent))
 
 

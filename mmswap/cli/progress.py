@@ -9,14 +9,14 @@ from contextlib import contextmanager
 
 @contextmanager
 def loading() -> Iterator[Callable[[int, int], None]]:
-    """Yields `advance(done, total)` in bytes."""
+    """Yields `advance(done, total)` in tensors."""
     if not sys.stderr.isatty():
         yield lambda done, total: None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    columns = (TextColumn("loading"), BarColumn(), DownloadColumn(binary_units=True))
+    columns = (TextColumn("loading weights"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("loading", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,4 +1,4 @@
-"""`mmswap chat` as a person types it: text streams out, numbers at the end, mistakes in one sentence with exit code 2."""
+"""`mmswap chat` as a person types it: text streams out, numbers follow, mistakes are one sentence and exit code 2."""
 
 from __future__ import annotations
 
@@ -141,7 +141,8 @@ def test_a_console_without_the_characters_does_not_end_the_program(picture: str)
     """F7: PYTHONIOENCODING=cp1252:strict and text that cp1252 lacks."""
     code = (
         "import sys; from mmswap.cli import main, report\n"
-        "sys.modules['mmswap.cli.chat']._answer_once = lambda *a, **k: (report.write('\\U0001f60a \\u5e73\\u53f0 \\u2192 end\\n'))\n"
+        "said = '\\U0001f60a \\u5e73\\u53f0 \\u2192 end\\n'\n"
+        "sys.modules['mmswap.cli.chat']._answer_once = lambda *a, **k: report.write(said)\n"
         "sys.argv = ['mmswap', 'chat', 'hi']; main()"
     )
     env = {**os.environ, "PYTHONIOENCODING": "cp1252:strict"}

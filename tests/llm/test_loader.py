@@ -17,7 +17,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from mmswap.errors import ModelError, UserError
 from mmswap.llm import source
 from mmswap.llm.checkpoint import check_checkpoint
-from mmswap.llm.loader import load_config, load_model, load_tokenizer, resolve_dtype, stored_dtype
+from mmswap.llm.loader import load_config, load_model, resolve_dtype, stored_dtype
 from mmswap.llm.source import resolve_source
 from mmswap.units import GIB, MIB
 
@@ -122,46 +122,23 @@ def test_wrong_kinds_of_models_are_named(tmp_path: Path) -> None:
         load_model(tmp_path)
 
 
-@pytest.mark.parametrize("named", ["TokenizersBackend", "Nope", "LlamaTokenizerFast", ...])
-def test_tokenizer_of_whatever_class_is_read_from_its_json(copied: Path, named: Any) -> None:
-    change(copied / "tokenizer_config.json", tokenizer_class=named)
-    tokenizer = load_tokenizer(copied)
-    assert tokenizer.convert_ids_to_tokens([1, 2]) == ["a", "</s>"]
-    assert tokenizer.eos_token == "</s>"
-
-
-def test_tokenizer_config_that_breaks_the_library_is_passed_by(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any, **__: Any) -> None:
-        raise ValueError("Tokenizer class Nope does not exist")
-
-    monkeypatch.setattr("mmswap.llm.loader.AutoTokenizer.from_pretrained", fail)
-    change(copied / "tokenizer_config.json", tokenizer_class="Nope", chat_template="{{ messages }}")
-    tokenizer = load_tokenizer(copied)
-    assert (tokenizer.eos_token, tokenizer.chat_template) == ("</s>", "{{ messages }}")
-    (copied / "tokenizer.json").write_text("{", encoding="utf-8")
-    with pytest.raises(ModelError, match=r"tokenizer\.json"):
-        load_tokenizer(copied)
-    (copied / "tokenizer.json").unlink()
-    with pytest.raises(ModelError, match="no tokenizer"):
-        load_tokenizer(copied)
-
-
 @pytest.mark.parametrize(
-    ("stored", "nbytes", "device", "wanted", "given", "why"),
+    ("stored", "nbytes", "host", "fast", "wanted", "given", "why"),
     [
-        (torch.bfloat16, 9 * GIB, "cuda", "auto", torch.bfloat16, "stored in"),
-        (torch.float16, 9 * GIB, "cuda", "auto", torch.float16, "stored in"),
-        (torch.float16, 9 * GIB, "cpu", "auto", torch.float32, "overflow"),
-        (torch.bfloat16, 9 * GIB, "cpu", "auto", torch.bfloat16, "stored in"),
-        (torch.bfloat16, 5 * MIB, "cpu", "auto", torch.float32, "5.0 MiB"),
-        (torch.float32, 5 * MIB, "cpu", "auto", torch.float32, "stored in"),
-        (torch.float16, 9 * GIB, "cpu", "float16", torch.float16, "--dtype"),
+        (torch.bfloat16, 9 * GIB, False, False, "auto", torch.bfloat16, "stored"),
+        (torch.float16, 9 * GIB, False, False, "auto", torch.float16, "stored"),
+        (torch.float16, 9 * GIB, True, True, "auto", torch.float16, "stored"),
+        (torch.float16, 9 * GIB, True, False, "auto", torch.float32, "9.0 GiB"),
+        (torch.float16, 5 * MIB, True, False, "auto", torch.float16, "stored"),
+        (torch.bfloat16, 9 * GIB, True, False, "auto", torch.bfloat16, "stored"),
+        (torch.float32, 9 * GIB, True, False, "auto", torch.float32, "stored"),
+        (torch.float16, 9 * GIB, True, False, "float16", torch.float16, "--dtype"),
     ],
 )
 def test_dtype_is_decided_with_its_reason(
-    stored: torch.dtype, nbytes: int, device: str, wanted: str, given: torch.dtype, why: str
+    stored: torch.dtype, nbytes: int, host: bool, fast: bool, wanted: str, given: torch.dtype, why: str
 ) -> None:
-    dtype, reason = resolve_dtype(stored, nbytes, device, wanted)
+    dtype, reason = resolve_dtype(stored, nbytes, host=host, wanted=wanted, half_is_fast=fast)
     assert dtype == given
     assert why in reason
     assert reason.startswith(str(given).removeprefix("torch."))

@@ -1,4 +1,4 @@
-"""Text memory: the largest prefill step that fits, a claim that grows with the answer, and an end instead of a spill."""
+"""Text memory: the largest step that fits, a claim that grows with the answer, an end instead of a spill."""
 
 from __future__ import annotations
 
