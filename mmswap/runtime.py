@@ -8,11 +8,13 @@ for piece in (stream := runtime.stream(messages)): ...          # then stream.an
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from mmswap.answer import Answer
 from mmswap.card import open_card
@@ -148,7 +150,7 @@ class Runtime:
         if not prepared.images:
             return ["There is no picture, so there is nothing to make room for."]
         with self.turn():
-            self.encoder.explain(prepared.inputs, said.append)
+            self.encoder.explain(self.on_card(prepared.inputs), said.append)
         return said
 
     def prepare(self, prompt: Prompt) -> Prepared:
@@ -183,10 +185,15 @@ class Runtime:
             finally:
                 self._holder = None
 
+    def on_card(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Ids, grids and masks on the card; pixels stay on the host until a window makes room for them."""
+        device = self.card.device
+        return {name: value if value.is_floating_point() else value.to(device) for name, value in inputs.items()}
+
     def singles(self, prompt: Prompt) -> list[Any]:
         """What the processor gives for each picture of the prompt alone."""
         text = self.processor.render([{"role": "user", "content": [{"type": "image"}]}])
-        return [self.processor.prepare(text, [image]).inputs for image in prompt.images]
+        return [self.on_card(self.processor.prepare(text, [image]).inputs) for image in prompt.images]
 
     def _load_model(self, folder: Path, progress: Callable[[int, int], None] | None) -> Any:
         trust = self.config.trust_remote_code

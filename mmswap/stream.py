@@ -74,10 +74,10 @@ class Stream(Iterator[str]):
     def _respond(self, prompt: Prompt, prepared: Prepared) -> Iterator[str]:
         runtime = self._runtime
         tokens = prepared.inputs["input_ids"].shape[1]
-        job = runtime.encoder.begin(prepared.inputs, self._say) if prepared.images else None
+        inputs = runtime.on_card(prepared.inputs)
+        job = runtime.encoder.begin(inputs, self._say) if prepared.images else None
         chunk = runtime.memory.begin(tokens, job.peak.output if job is not None else 0, self._say)
         encoded = self._encode(prompt, job)
-        inputs = {name: tensor.to(runtime.card.device) for name, tensor in prepared.inputs.items()}
         if encoded is not None:
             runtime.memory.claim_features(tensor_bytes(encoded.features))
         runtime.memory.grow(tokens)

@@ -10,7 +10,9 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -37,6 +39,18 @@ class FakeCuda:
         self.late: list[tuple[Tensor, Tensor]] = []
         self.streams = 0
         self.stream = "main"
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Makes `copy_(..., non_blocking=True)` late for the time of a test."""
+        real = Tensor.copy_
+
+        def copy_(target: Tensor, source: Tensor, non_blocking: bool = False) -> Any:
+            if not non_blocking:
+                return real(target, source)
+            self.copy_later(target, source)
+            return target
+
+        monkeypatch.setattr(Tensor, "copy_", copy_)
 
     def count(self) -> int:
         return len(self.devices)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from fake_cuda import FakeCuda
 from families import FAMILIES, build, inputs
 from fingerprint import fingerprint
 
-from mmswap.card import SimulatedCard
+from mmswap.card import AcceleratorCard, SimulatedCard
 from mmswap.config import SamplingConfig, SwapConfig
 from mmswap.llm.decode import generate
 from mmswap.llm.parts import find_parts
 from mmswap.placement import place
 from mmswap.swap.dry_run import DryRun
+from mmswap.swap.replay import ARENA, TORCH
 from mmswap.units import GIB
 from mmswap.vision.encoder import Encoded, Encoder
 from mmswap.vision.tower import find_tower
@@ -23,15 +27,16 @@ NEW = 6
 class Bench:
     """A tiny model of a family on a simulated card, with everything that the runtime would put around it."""
 
-    def __init__(self, name: str, capacity: int, layers: int = -1) -> None:
+    def __init__(self, name: str, capacity: int, layers: int = -1, card: Any = None) -> None:
         self.model = build(name)
         self.inputs = inputs(name, self.model)
         self.expected = self._reference()
         self.before = fingerprint(self.model)
-        self.card = SimulatedCard(f"sim:{capacity}")
+        self.card = card or SimulatedCard(f"sim:{capacity}")
         swap = SwapConfig(layers=layers)
         self.said: list[str] = []
-        parts, tower, dry_run = find_parts(self.model), find_tower(self.model), DryRun(self.model)
+        policy = TORCH if card is not None else ARENA
+        parts, tower, dry_run = find_parts(self.model), find_tower(self.model), DryRun(self.model, policy=policy)
         self.pool = place(self.model, tower, parts, self.card, swap, self.said.append)
         self.encoder = Encoder(tower, dry_run, self.card, self.pool, swap)
 
@@ -107,3 +112,16 @@ def test_zero_layers_is_as_if_the_feature_did_not_exist(name: str) -> None:
     assert ids == bench.expected
     assert not encoded.report().opened
     assert encoded.report().peak_measured > 0
+
+
+@pytest.mark.parametrize("name", ["qwen3_vl", "gemma3", "mllama", "llava_next"])
+def test_the_same_answer_by_the_accelerators_code(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a torch.cuda of nothing: slabs in a private pool, late copies on a side stream, waits by events."""
+    fake = FakeCuda()
+    fake.install(monkeypatch)
+    bench = Bench(name, 0, layers=2, card=AcceleratorCard(fake, 0))
+    ids, encoded = bench.answer(chunk=16)
+    assert ids == bench.expected
+    assert len(encoded.report().evicted) == 2
+    assert bench.pool is not None
+    assert fingerprint(bench.model) == bench.before

@@ -32,7 +32,7 @@ WORDS = ["cat", "dog", "sun", "bus", "yes", "no", "stop", "go", "milk", "hello"]
 DIGITS = [str(i) for i in range(10)]
 ROWS, COLUMNS = ("top", "", "bottom"), ("left", "", "right")
 LAYOUTS = {"one": 0.3, "same": 0.2, "groups": 0.22, "digit": 0.14, "word": 0.14}
-MOST = 5  # shapes in one picture
+MOST = 4  # shapes in one picture
 
 
 @dataclass(slots=True)
@@ -181,7 +181,7 @@ def _places(rng: Random, width: int, height: int, count: int, smallest: float) -
     """(x, y, radius) of `count` things that do not touch each other or the border."""
     side, least = math.sqrt(width * height), min(width, height)
     low = smallest * side
-    high = max(low * 1.05, min({1: 0.42, 2: 0.3, 3: 0.24, 4: 0.2, 5: 0.18}[count] * side, 0.44 * least))
+    high = max(low * 1.05, min({1: 0.42, 2: 0.3, 3: 0.24, 4: 0.2}[count] * side, 0.44 * least))
     while True:
         places: list[tuple[float, float, float]] = []
         for _ in range(12 * count):

@@ -5,13 +5,15 @@ from collections import defaultdict
 import torch
 import torch.nn.functional as F
 from batches import Batch
-from draw import COLOURS, MOST, SHAPES
+from draw import COLOURS, SHAPES
 from fast_forward import FastForward
 from labels import CHARACTERS, COVERS, PAINTS, TEXTS, thirds
+from questions import NUMBERS
 from torch import Tensor, nn
 
 SIZES = [1 + len(SHAPES), len(COVERS), len(PAINTS), len(CHARACTERS)]
-WHOLE = [1 + MOST, len(TEXTS), len(COLOURS)]
+WHOLE = [len(NUMBERS), len(TEXTS), len(COLOURS)]
+WEIGHTS = {"shape_of": 4.0, "where_of": 2.0, "count": 2.0, "count_of": 2.0, "capability": 0.3}  # slow kinds weigh more
 Scores = dict[str, float]
 
 
@@ -60,10 +62,11 @@ def saying_loss(forward: FastForward, tokens: Tensor, deep: list[Tensor], batch:
     )
     chosen = labels[:, 1:] >= 0
     logits, answer = forward.logits(hidden[:, :-1][chosen]), labels[:, 1:][chosen]
-    loss = F.cross_entropy(logits, answer)
+    start = chosen & (labels[:, :-1] < 0)
+    number = start.flatten().long().cumsum(0).view_as(start)[chosen] - 1  # which answer each token belongs to
+    weight = torch.tensor([WEIGHTS.get(kind, 1.0) for kind in batch.kinds])[number]
+    loss = (F.cross_entropy(logits, answer, reduction="none") * weight).sum() / weight.sum()
     with torch.no_grad():
-        start = chosen & (labels[:, :-1] < 0)
-        number = start.flatten().long().cumsum(0).view_as(start)[chosen] - 1
         wrong = torch.zeros(len(batch.kinds)).index_add_(0, number, (logits.argmax(-1) != answer).float())
         by_kind = defaultdict(list)
         for kind, errors in zip(batch.kinds, wrong.tolist(), strict=True):

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 
+from mmswap.swap import distributed
 from mmswap.swap.tracker import LiveTracker, Scratch, tensors_of
 
 aten = torch.ops.aten
@@ -37,6 +38,7 @@ def fake_twin(model: nn.Module, device: str = "cpu") -> nn.Module:
         model: any module, on any device, meta included. It is not changed.
         device: where the fake tensors say they are. `cpu` serves every card: a trace needs no card.
     """
+    distributed.stand_in()
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     memo: dict[int, Any] = {}
     for module in model.modules():

@@ -9,7 +9,6 @@ import torch
 from fake_cuda import FakeCuda
 from fingerprint import fingerprint
 from swap_models import IDS, ToyDecoder, named_layers
-from torch import Tensor
 
 from mmswap.card import AcceleratorCard
 from mmswap.swap import SwapPool
@@ -21,20 +20,8 @@ from mmswap.units import MIB
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     fake = FakeCuda()
-    install(fake, monkeypatch)
+    fake.install(monkeypatch)
     return fake
-
-
-def install(fake: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Tensor.copy_
-
-    def copy_(self: Tensor, source: Tensor, non_blocking: bool = False) -> Any:
-        if not non_blocking:
-            return real(self, source)
-        fake.copy_later(self, source)
-        return self
-
-    monkeypatch.setattr(Tensor, "copy_", copy_)
 
 
 def pool_on(fake: FakeCuda, model: ToyDecoder) -> SwapPool:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 import pytest
 import torch
 from fake_cuda import FakeCuda
 from fingerprint import fingerprint
 from swap_models import ToyDecoder, named_layers
-from torch import Tensor
 
 from mmswap.card import AcceleratorCard
 from mmswap.swap import SwapPool
@@ -21,20 +19,8 @@ from mmswap.swap.pinning import PinnedHost
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     fake = FakeCuda()
-    install(fake, monkeypatch)
+    fake.install(monkeypatch)
     return fake
-
-
-def install(fake: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Tensor.copy_
-
-    def copy_(self: Tensor, source: Tensor, non_blocking: bool = False) -> Any:
-        if not non_blocking:
-            return real(self, source)
-        fake.copy_later(self, source)
-        return self
-
-    monkeypatch.setattr(Tensor, "copy_", copy_)
 
 
 def pool_on(fake: FakeCuda, model: ToyDecoder) -> SwapPool:
@@ -80,7 +66,7 @@ def test_pinned_memory_is_capped_and_exact() -> None:
 @torch.no_grad()
 def test_windows_keeps_mirrors_pageable_behind_a_small_ring(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeCuda(windows=True)
-    install(fake, monkeypatch)
+    fake.install(monkeypatch)
     model = ToyDecoder()
     before = fingerprint(model)
     pool = pool_on(fake, model)
