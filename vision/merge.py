@@ -21,7 +21,7 @@ def merge(template: Any, pieces: Sequence[Any]) -> Any:
     """One feature tree from `pieces` (a tree a picture, in order), shaped like `template`.
 
     Raises:
-        CannotMerge: no concatenation along the first dimension or of the lists gives the template's shapes.
+        CannotMerge: no concatenation along one dimension or of the lists gives the template's shapes.
     """
     if isinstance(template, torch.Tensor):
         return _merge_tensors(template, pieces)
@@ -38,13 +38,13 @@ def merge(template: Any, pieces: Sequence[Any]) -> Any:
 
 
 def _merge_tensors(template: torch.Tensor, pieces: Sequence[Any]) -> torch.Tensor:
-    if not all(isinstance(piece, torch.Tensor) and piece.ndim > 0 for piece in pieces):
+    if not all(isinstance(piece, torch.Tensor) and piece.ndim == template.ndim > 0 for piece in pieces):
         raise CannotMerge("a tensor stands where a picture has none")
-    if any(piece.shape[1:] != template.shape[1:] for piece in pieces):
-        raise CannotMerge(f"{[tuple(piece.shape) for piece in pieces]} do not make {tuple(template.shape)}")
-    if sum(piece.shape[0] for piece in pieces) != template.shape[0]:
-        raise CannotMerge(f"{[tuple(piece.shape) for piece in pieces]} do not make {tuple(template.shape)}")
-    return torch.cat(list(pieces))
+    for dimension, length in enumerate(template.shape):
+        others = {(*piece.shape[:dimension], length, *piece.shape[dimension + 1 :]) for piece in pieces}
+        if others == {tuple(template.shape)} and sum(piece.shape[dimension] for piece in pieces) == length:
+            return torch.cat(list(pieces), dimension)
+    raise CannotMerge(f"{[tuple(piece.shape) for piece in pieces]} do not make {tuple(template.shape)}")
 
 
 def _merge_lists(template: Sequence[Any], pieces: Sequence[Sequence[Any]]) -> Any:

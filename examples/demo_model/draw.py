@@ -27,6 +27,8 @@ COLOURS: dict[str, list[Colour]] = {
     "black": [(0, 0, 0), (20, 20, 20)],
     "white": [(255, 255, 255), (247, 247, 247)],
 }
+NEUTRAL = ("white", "black", "grey")
+PALE = ("grey", "pink")  # a thin line of black or red looks so once the picture is made smaller
 SHAPES = ["circle", "square", "triangle", "star", "cross"]
 WORDS = ["cat", "dog", "sun", "bus", "yes", "no", "stop", "go", "milk", "hello"]
 DIGITS = [str(i) for i in range(10)]
@@ -104,7 +106,7 @@ def _third(fraction: float) -> int | None:
 
 def _shade(rng: Random, colour: str, spread: int = 12) -> Colour:
     red, green, blue = rng.choice(COLOURS[colour])
-    if colour in ("grey", "black", "white"):  # stay neutral
+    if colour in NEUTRAL:  # stay neutral
         change = rng.randint(-spread, spread)
         red, green, blue = red + change, green + change, blue + change
     else:
@@ -121,14 +123,16 @@ def _background(rng: Random, plain: bool) -> tuple[str, Colour]:
     return named, _shade(rng, named, 8)
 
 
-def _visible_colours(rng: Random, shade: Colour, background: str, count: int) -> list[tuple[str, Colour]]:
+def _visible_colours(
+    rng: Random, shade: Colour, background: str, count: int, avoid: tuple[str, ...] = ()
+) -> list[tuple[str, Colour]]:
     """`count` different colours that stand out from the background."""
     found: dict[str, Colour] = {}
     while len(found) < count:
         name = rng.choice(list(COLOURS))
         colour = _shade(rng, name)
         distance = math.dist(colour, shade)
-        if name not in found and name != background and distance > 110:
+        if name not in found and name not in (background, *avoid) and distance > 110:
             found[name] = colour
     return list(found.items())
 
@@ -155,10 +159,12 @@ def _noise(rng: Random, scene: Scene) -> None:
 def _place(rng: Random, scene: Scene, shade: Colour, plain: bool) -> None:
     counts = _counts(rng, scene.layout)
     shapes = rng.sample(SHAPES, len(counts))
-    colours = _visible_colours(rng, shade, scene.background, len(counts))
+    style = "filled" if plain else rng.choices(["filled", "outline", "edged"], [0.68, 0.24, 0.08])[0]
+    if style == "outline" and scene.background not in NEUTRAL:
+        style = "filled"
+    colours = _visible_colours(rng, shade, scene.background, len(counts), PALE if style == "outline" else ())
     wanted = [(s, c) for s, c, n in zip(shapes, colours, counts, strict=True) for _ in range(n)]
     pen = ImageDraw.Draw(scene.image)
-    style = "filled" if plain else rng.choices(["filled", "outline", "edged"], [0.68, 0.24, 0.08])[0]
     places = _places(rng, scene.image.width, scene.image.height, len(wanted), 0.11 if style == "outline" else 0.09)
     for (shape, (name, colour)), (x, y, radius) in zip(wanted, places, strict=True):
         corners = _corners(rng, shape, x, y, radius)
@@ -252,7 +258,7 @@ def _paint(
     radius: float,
     least: int,
 ) -> None:
-    thin = max(1.0, 0.014 * least)
+    thin = max(1.0, 0.018 * least)
     if style == "outline":
         options = {"fill": None, "outline": colour, "width": round(max(thin, rng.uniform(0.06, 0.22) * radius))}
     elif style == "edged":

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 SIZES = [1 + len(SHAPES), len(COVERS), len(PAINTS), len(CHARACTERS)]
 WHOLE = [len(NUMBERS), len(TEXTS), len(COLOURS)]
-WEIGHTS = {"shape_of": 4.0, "where_of": 2.0, "count": 2.0, "count_of": 2.0, "capability": 0.3}  # slow kinds weigh more
+WEIGHTS = {"shape_of": 4.0, "where_of": 2.0, "count": 3.0, "count_of": 4.0, "capability": 0.3}  # slow kinds weigh more
 Scores = dict[str, float]
 
 

@@ -44,7 +44,7 @@ PHASES = [
     Phase("shapes", 600, 64, 0.02, 2e-3, small=True, plain=True),
     Phase("see", 2200, 48, 0.02, 2e-3, fall_from=0.3, fall_to=0.15),
     Phase("listen", 200, 48, 0.012, 1.5e-3, speak=True, frozen=True),
-    Phase("speak", 1500, 40, 0.01, 1.2e-3, fall_from=0.1, fall_to=0.02, speak=True, busy=True),
+    Phase("speak", 1700, 40, 0.01, 1.2e-3, fall_from=0.1, fall_to=0.02, speak=True, busy=True),
 ]
 
 

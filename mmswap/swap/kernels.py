@@ -178,15 +178,16 @@ def cut(func: Any, args: tuple[Any, ...]) -> tuple[int, Callable[[int], tuple[An
         if args[0].ndim == 4 and args[0].shape[2] // step > 4:
             return args[0].shape[2] // step, lambda n: (args[0][:, :, : n * step], *args[1:])
         return args[0].shape[0], lambda n: (args[0][:n], *args[1:])
-    first = next(tensor for tensor in args if isinstance(tensor, Tensor) and tensor.ndim >= 2)
-    whole, deep = first.shape[0], first.ndim > 2
+    if func is SDPA:
+        return args[0].shape[0], lambda n: (*[operand[:n] for operand in args[:3]], *args[3:])
+    left = _PRODUCTS[func._schema.name.partition("::")[2]]
+    rows = args[left].shape[-2]
 
     def fewer(n: int) -> tuple[Any, ...]:
-        left = _PRODUCTS.get(func._schema.name.partition("::")[2], 0)
-        shrunk = [
-            arg[:n] if isinstance(arg, Tensor) and (place == left or (deep and arg.ndim > 2)) else arg
-            for place, arg in enumerate(args)
-        ]
+        shrunk = list(args)
+        for place in range(left + 1):  # the added operand too, unless it is broadcast along the rows
+            if args[place].ndim > 1 and args[place].shape[-2] == rows:
+                shrunk[place] = args[place][..., :n, :]
         return tuple(shrunk)
 
-    return whole, fewer
+    return rows, fewer

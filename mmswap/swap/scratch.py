@@ -84,7 +84,7 @@ class ScratchTable:
         if not kernels.planned_by_library(func, args):
             return most
         if self._meter is None:
-            return min(most, kernels.likely(args))
+            return kernels.likely(args) if most >= kernels.HUGE else most
         bound = Bound(most)
         on_meta = pytree.tree_map_only(Tensor, _on_meta, (tuple(args), dict(kwargs)))
         bound.recipe, bound.key = Recipe(func, on_meta[0], on_meta[1], work), key
@@ -97,7 +97,9 @@ class ScratchTable:
             if decisive is None:
                 break
             measured = self._measured(decisive.recipe)
-            settled = min(int(decisive), measured if measured is not None else kernels.likely(decisive.recipe.args))
+            if measured is None:
+                measured = kernels.likely(decisive.recipe.args) if decisive >= kernels.HUGE else int(decisive)
+            settled = min(int(decisive), measured)
             self._known[decisive.key] = settled
             events = [_settle(event, decisive, settled) for event in events]
         return tuple(events)

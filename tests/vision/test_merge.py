@@ -18,6 +18,14 @@ def test_tensors_grow_along_their_first_dimension() -> None:
     assert torch.equal(whole, torch.cat([rows(2), rows(3)]))
 
 
+@pytest.mark.parametrize("dimension", [0, 1, 2])
+def test_tensors_grow_along_whatever_dimension_holds_the_pictures(dimension: int) -> None:
+    """Mllama stacks pictures along the second dimension, MiniCPM-V rows of one batch of one."""
+    pieces = [rows(6).view(2, 3, 4), 100 + rows(6).view(2, 3, 4)]
+    whole = torch.cat(pieces, dimension)
+    assert torch.equal(merge(whole.to("meta"), pieces), whole)
+
+
 def test_a_list_of_pictures_gets_longer() -> None:
     template = (torch.empty(2, 4), torch.empty(3, 4))
     whole = merge(template, [(rows(2),), (rows(3),)])
