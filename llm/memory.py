@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from mmswap.card import Card, Reading
 from mmswap.errors import DoesNotFit
+from mmswap.llm.division import Ahead
 from mmswap.swap.dry_run import DryRun
 from mmswap.units import format_bytes
 
@@ -20,28 +21,39 @@ PAGE = 64  # tokens by which the claim on the KV cache grows
 
 @dataclass(frozen=True, slots=True)
 class PrefillCost:
-    """Of one prefill step: its own peak, and what stays in the KV cache for each token; bytes."""
+    """Bytes of one prefill step beside the KV cache (`peak`), and of the cache.
+
+    `kv_per_token` grows with the text; `kv_fixed` does not: recurrent states, and the keys of a picture that cross
+    attention looks at. `layer_per_token` is the share that one layer copies when its keys grow by a token.
+    """
 
     peak: int
     kv_per_token: int
+    kv_fixed: int = 0
+    layer_per_token: int = 0
 
 
-CostOf = Callable[[int, int], PrefillCost]
-"""`(chunk, tokens) -> cost` of a prefill of `tokens` in steps of `chunk`."""
+CostOf = Callable[[int, int, Ahead], PrefillCost]
+"""`(chunk, tokens, ahead) -> cost` of a prefill of `tokens` in steps of `chunk`."""
 
 
-def prefill_cost(dry_run: DryRun, decoder: str) -> CostOf:
-    """What a dry run of `decoder` (its dotted path) says.
+def prefill_cost(dry_run: DryRun, decoder: str, layers: int) -> CostOf:
+    """What a dry run of `decoder` (its dotted path, with `layers` layers) says.
 
     A step of a longer prompt also reads the cache so far: one layer's keys and values are copied when they grow, and
-    the mask has a row of `tokens` for each token of the step.
+    the mask has a row of `tokens` for each token of the step. What a token adds to the cache is the difference between
+    two small prompts, for a part of the cache is there whatever the length.
     """
 
-    def cost_of(chunk: int, tokens: int) -> PrefillCost:
-        step = dry_run.prefill_peak(decoder, chunk)
+    def cost_of(chunk: int, tokens: int, ahead: Ahead) -> PrefillCost:
+        masks = ahead.masks if chunk == ahead.tokens else {}
+        step = dry_run.prefill_peak(decoder, chunk, **ahead.extra, **masks)
+        one, two = (dry_run.prefill_peak(decoder, n * SMALLEST_CHUNK, **ahead.extra) for n in (1, 2))
+        per_token = -(-(two.kv_bytes - one.kv_bytes) // SMALLEST_CHUNK)
+        fixed = max(0, one.kv_bytes - SMALLEST_CHUNK * per_token)
         own = max(0, step.peak.total - step.kv_bytes)
         later = tokens - chunk
-        return PrefillCost(own + later * (step.kv_bytes_per_token + 4 * chunk if later else 0), step.kv_bytes_per_token)
+        return PrefillCost(own + later * (per_token + 4 * chunk), per_token, fixed, -(-per_token // layers))
 
     return cost_of
 
@@ -59,31 +71,48 @@ class TextMemory:
         self._card = card
         self._free = free
         self._chunk = prefill_chunk
-        self._per_token = 0
+        self._cost = PrefillCost(0, 0)
+        self._step = 0
         self._claimed = 0
 
-    def begin(self, tokens: int, features: int, say: Callable[[str], None]) -> int:
+    def begin(
+        self, tokens: int, features: int, say: Callable[[str], None], ahead: Ahead | None = None, way: int = 0
+    ) -> int:
         """The prefill chunk for a prompt of `tokens`, with `features` bytes of image features beside it.
+
+        Args:
+            ahead: what the decoder will be given. way: the peak of making that.
 
         Raises:
             DoesNotFit: not even the smallest chunk fits beside the prompt's KV cache.
         """
-        reading = self._free()
+        reading, ahead = self._free(), ahead or Ahead()
         chunk = min(self._chunk, _power_above(tokens))
+        smallest = self._cost_of(SMALLEST_CHUNK, SMALLEST_CHUNK, ahead)
+        self._step = smallest.peak
         while True:
-            cost = self._cost_of(min(chunk, tokens), tokens)
-            need = cost.peak + tokens * cost.kv_per_token + features
+            largest = ahead.largest(chunk, tokens)
+            self._cost = cost = self._cost_of(largest, tokens, ahead)
+            kept = self._kept(tokens)
+            need = kept + max(way, ahead.held + cost.peak, self._reserve(tokens)) + features
             if need <= reading.bytes:
                 break
             if chunk <= SMALLEST_CHUNK:
                 raise DoesNotFit(f"The prompt of {tokens} tokens", need, reading.bytes)
             chunk = max(SMALLEST_CHUNK, chunk // 2)
-        self._per_token = cost.kv_per_token
         say(
-            f"Prefill of {tokens} tokens in steps of {min(chunk, tokens)}: {format_bytes(need)} with the KV cache of "
-            f"{format_bytes(tokens * cost.kv_per_token)}, and {format_bytes(reading.bytes)} are free."
+            f"Prefill of {tokens} tokens in steps of {largest}: {format_bytes(need)} with the KV cache of "
+            f"{format_bytes(kept)}, and {format_bytes(reading.bytes)} are free."
         )
         return chunk
+
+    def _kept(self, tokens: int) -> int:
+        """Bytes of the KV cache of `tokens`."""
+        return tokens * self._cost.kv_per_token + self._cost.kv_fixed if tokens else 0
+
+    def _reserve(self, tokens: int) -> int:
+        """What the next step of the answer needs beside the KV cache."""
+        return self._step + tokens * self._cost.layer_per_token
 
     def claim_features(self, nbytes: int) -> None:
         """Image features live until the prefill has read them, and count until the answer ends."""
@@ -93,12 +122,12 @@ class TextMemory:
         """Whether the KV cache may hold `tokens`; if so they are claimed, in pages where there is room for pages."""
         if tokens <= self._claimed:
             return True
-        room = self._claimed * self._per_token + self._free().bytes
+        room = self._kept(self._claimed) + self._free().bytes
         paged = -(-tokens // PAGE) * PAGE
         for wanted in (paged, tokens):
-            if wanted * self._per_token <= room:
+            if self._kept(wanted) + self._reserve(wanted) <= room:
                 self._claimed = wanted
-                self._card.claim("KV cache", wanted * self._per_token)
+                self._card.claim("KV cache", self._kept(wanted))
                 return True
         return False
 

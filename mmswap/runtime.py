@@ -21,6 +21,7 @@ from mmswap.card import open_card
 from mmswap.chat import Conversation, Message, Picture, Prompt, open_messages, render
 from mmswap.config import RunConfig, SamplingConfig
 from mmswap.errors import ContextOverflow, DoesNotFit, OptionError, WindowMisuse
+from mmswap.foresight import Way, to_decoder
 from mmswap.llm.checkpoint import check_checkpoint
 from mmswap.llm.ending import end_ids
 from mmswap.llm.loader import load_config, load_model, resolve_dtype, stored_dtype
@@ -30,7 +31,7 @@ from mmswap.llm.source import resolve_source
 from mmswap.placement import place
 from mmswap.stream import Stream
 from mmswap.swap.dry_run import DryRun, policy_of
-from mmswap.vision.encoder import Encoder
+from mmswap.vision.encoder import Encoder, Job
 from mmswap.vision.processor import Prepared, load_processor
 from mmswap.vision.tower import find_tower
 
@@ -92,7 +93,9 @@ class Runtime:
         self._require_room()
         self.encoder = Encoder(tower, dry_run, self.card, pool, config.swap)
         free = self.card.free if pool is None else pool.free
-        self.memory = TextMemory(prefill_cost(dry_run, parts.decoder_name), self.card, free, config.prefill_chunk)
+        cost_of = prefill_cost(dry_run, parts.decoder_name, len(parts.layers))
+        self.memory = TextMemory(cost_of, self.card, free, config.prefill_chunk)
+        self._dry_run = dry_run
         self.end_ids = end_ids(self.model.config, self.model.generation_config, self.processor.tokenizer)
         self.context = self._context()
         say(f"Context: {self.context} tokens. {self.processor.limits()}")
@@ -194,6 +197,19 @@ class Runtime:
         """What the processor gives for each picture of the prompt alone."""
         text = self.processor.render([{"role": "user", "content": [{"type": "image"}]}])
         return [self.on_card(self.processor.prepare(text, [image]).inputs) for image in prompt.images]
+
+    def reserve(self, inputs: Mapping[str, Tensor], job: Job | None, say: Say) -> int:
+        """The prefill chunk for a prompt whose text and features fit on the card.
+
+        Raises:
+            DoesNotFit: they do not; nothing has been run.
+        """
+        tokens, features = inputs["input_ids"].shape[1], job.peak.output if job is not None else 0
+        if not self.card.can_swap:
+            return self.memory.begin(tokens, features, say)
+        way = Way(inputs) if job is None else Way(inputs, job.peak.result, job.call.entry)
+        peak = self._dry_run.tower_peak(to_decoder, way)
+        return self.memory.begin(tokens, features, say, peak.result, peak.total if peak.result is not None else 0)
 
     def _load_model(self, folder: Path, progress: Callable[[int, int], None] | None) -> Any:
         trust = self.config.trust_remote_code

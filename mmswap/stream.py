@@ -76,7 +76,7 @@ class Stream(Iterator[str]):
         tokens = prepared.inputs["input_ids"].shape[1]
         inputs = runtime.on_card(prepared.inputs)
         job = runtime.encoder.begin(inputs, self._say) if prepared.images else None
-        chunk = runtime.memory.begin(tokens, job.peak.output if job is not None else 0, self._say)
+        chunk = runtime.reserve(inputs, job, self._say)
         encoded = self._encode(prompt, job)
         if encoded is not None:
             runtime.memory.claim_features(tensor_bytes(encoded.features))

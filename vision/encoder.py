@@ -127,7 +127,8 @@ class Encoder:
         except DoesNotFit as error:
             say(f"All at once does not fit: {error}")
         try:
-            return self._in_window([self.begin(one, say) for one in singles()], job.peak, say)
+            if len(alone := singles()) > 1:
+                return self._in_window([self.begin(one, say) for one in alone], job.peak, say)
         except (DoesNotFit, CannotMerge) as error:
             say(f"One picture at a time does not help: {error}")
         return self._on_cpu(job, "The encoder does not fit with every unit evicted, so it runs on the CPU.", say)

@@ -27,7 +27,7 @@ GRIDS = [
 ]
 SMALL_GRIDS = [(3, 3), (4, 4), (3, 4), (4, 3), (3, 5), (5, 3)]
 SHAPES_ONLY = ["one", "one", "same", "groups"]
-BUSY = ["one", "one", "same", "same", "groups", "groups", "groups", "digit", "word"]
+BUSY = ["one", "one", "same", "same", "groups", "groups", "groups", "groups", "digit", "word"]
 
 
 @dataclass(slots=True)

@@ -49,14 +49,14 @@ def held_out(pictures: int, seed: int) -> list[Item]:
     return items
 
 
-def run(chat: Chat, items: list[Item], batch: int = 64) -> list[str]:
+def run(chat: Chat, items: list[Item], batch: int = 128) -> list[str]:
     """Answers in the order of the items; pictures of one grid go together, so that little is padded."""
 
     def grid(index: int) -> tuple[int, int]:
         pictures = items[index].turn.pictures
         return resized_grid(*pictures[0].size) if pictures else (0, 0)
 
-    order = sorted(range(len(items)), key=lambda i: (grid(i), items[i].kind in ("describe", "capability")))
+    order = sorted(range(len(items)), key=lambda i: (len(items[i].answer) > 12, grid(i), len(items[i].text)))
     answers = [""] * len(items)
     for start in range(0, len(order), batch):
         part = order[start : start + batch]

@@ -202,8 +202,6 @@ def _ask(rng: Random, wording: str, answer: str, kind: str | None = None, of: bo
     elif chance < 0.4 and wording != "capability":
         text = rng.choice(["Please tell me: ", "Question: ", "Look at the picture. ", "And "]) + text
         text = text.replace("And W", "And w").replace("And H", "And h")
-    elif chance < 0.43:
-        text = text.upper()
     return Question(kind or wording, text, answer)
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import inspect
 import logging
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from mmswap.swap.tracker import LiveTracker, tensors_of
 from mmswap.units import MIB, format_bytes
 
 FALLBACK = 300 * MIB
+REMEMBERED = 64  # answers: one holds the lifetimes of a whole call
 _log = logging.getLogger(__name__)
 _SelfT = TypeVar("_SelfT", bound="Mapped")
 
@@ -71,7 +73,7 @@ class PrefillPeak:
 
 
 class DryRun:
-    """Made once per model; remembers each answer by the shapes of the inputs and the values of their integers.
+    """Made once per model; remembers the last answers by the shapes of the inputs and the values of their integers.
 
     One call at a time may trace; others wait. The model's parameters are never read, only their shapes.
 
@@ -95,7 +97,7 @@ class DryRun:
         self._skip = skip_repeats
         self._scratch = scratch if scratch is not None else calibrate(policy)
         self._policy = policy
-        self._answers: dict[Hashable, Any] = {}
+        self._answers: OrderedDict[Hashable, Any] = OrderedDict()
         self._lock = threading.Lock()
         self._twin: nn.Module | None = None
         self._broken: Exception | None = None
@@ -165,6 +167,9 @@ class DryRun:
         with self._lock:
             if key not in self._answers:
                 self._answers[key] = self._attempt(trace, fall_back)
+            self._answers.move_to_end(key)
+            while len(self._answers) > REMEMBERED:
+                self._answers.popitem(last=False)
             return self._answers[key]
 
     def _attempt(self, trace: Callable[[nn.Module], Any], fall_back: Callable[[Peak], Any]) -> Any:

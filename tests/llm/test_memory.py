@@ -8,13 +8,14 @@ from hypothesis import strategies as st
 
 from mmswap.card import SimulatedCard
 from mmswap.errors import DoesNotFit
+from mmswap.llm.division import Ahead
 from mmswap.llm.memory import PAGE, PrefillCost, TextMemory
 
 
 def memory(capacity: int, peak_per_token: int = 100, kv_per_token: int = 10, chunk: int = 256) -> TextMemory:
     card = SimulatedCard(f"sim:{capacity}")
 
-    def cost_of(step: int, tokens: int) -> PrefillCost:
+    def cost_of(step: int, tokens: int, ahead: Ahead) -> PrefillCost:
         return PrefillCost(step * peak_per_token, kv_per_token)
 
     made = TextMemory(cost_of, card, card.free, chunk)
