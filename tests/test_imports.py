@@ -22,6 +22,7 @@ FLOORS = {
     "mmswap.hip_ext": 0,
     "mmswap.answer": 4,
     "mmswap.chat": 4,
+    "mmswap.foresight": 4,
     "mmswap.placement": 4,
     "mmswap.stream": 4,
     "mmswap.runtime": 4,

@@ -1,4 +1,4 @@
-"""Tiny checkpoint folders that are whole: weights, config, processor, tokenizer and template that agree with each other.
+"""Tiny checkpoint folders that are whole: weights, config, processor, tokenizer and template that fit together.
 
 `make_whole(path, family)` writes one; `WHOLE` says for which families. Knows nothing of mmswap.
 """

@@ -35,7 +35,7 @@ def green_triangle() -> Image.Image:
 def star_and_cross() -> Image.Image:
     image = Image.new("RGB", (128, 96), "black")
     pen = ImageDraw.Draw(image)
-    star = [(30, 10), (35, 23), (49, 24), (38, 32), (42, 46), (30, 38), (18, 46), (22, 32), (11, 24), (25, 23)]
+    star = [(26, 5), (31, 18), (45, 19), (34, 27), (38, 41), (26, 33), (14, 41), (18, 27), (7, 19), (21, 18)]
     pen.polygon(star, fill="yellow")
     pen.rectangle((94, 52, 104, 84), fill="white")
     pen.rectangle((83, 63, 115, 73), fill="white")

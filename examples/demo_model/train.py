@@ -1,7 +1,7 @@
 """Train the demo model from nothing, on pictures drawn as it goes: `python examples/demo_model/train.py --out FOLDER`.
 
 Phases and steps are fixed, so the run is a function of the seed. A killed run goes on from `--state`.
-About an hour on two cores (one trains, one draws) of a CPU with AVX512-BF16 or AMX.
+About 80 minutes on two cores (one trains, one draws) of a CPU with AVX512-BF16 or AMX.
 """
 
 import argparse

@@ -42,7 +42,8 @@ def summary(answer: Answer) -> str:
     if window.spilled_bytes:
         parts.append(f"SPILLED {format_bytes(window.spilled_bytes)}")
     parts.append(f"prefill {answer.prefill_tok_s:.0f} tok/s")
-    parts.append(f"decode {answer.decode_tok_s:.1f} tok/s")
+    if answer.decode_tok_s:  # an answer of one token is the prefill's alone
+        parts.append(f"decode {answer.decode_tok_s:.1f} tok/s")
     parts.append(answer.card)
     return " | ".join(parts)
 
