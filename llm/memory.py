@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from mmswap.card import Card, Reading
 from mmswap.errors import DoesNotFit
 from mmswap.llm.division import Ahead
 from mmswap.swap.dry_run import DryRun
+from mmswap.swap.peak import Peak
+from mmswap.swap.replay import ARENA
 from mmswap.units import format_bytes
 
 SMALLEST_CHUNK = 16
+STEP = 64
 PAGE = 64  # tokens by which the claim on the KV cache grows
 
 
@@ -37,25 +41,57 @@ CostOf = Callable[[int, int, Ahead], PrefillCost]
 """`(chunk, tokens, ahead) -> cost` of a prefill of `tokens` in steps of `chunk`."""
 
 
-def prefill_cost(dry_run: DryRun, decoder: str, layers: int) -> CostOf:
-    """What a dry run of `decoder` (its dotted path, with `layers` layers) says.
+def prefill_cost(dry_run: DryRun, decoder: str, layers: int, groups: int) -> CostOf:
+    """What dry runs of `decoder` (its dotted path, with `layers` layers) say.
 
-    A step of a longer prompt also reads the cache so far: one layer's keys and values are copied when they grow, and
-    the mask has a row of `tokens` for each token of the step. What a token adds to the cache is the difference between
-    two small prompts, for a part of the cache is there whatever the length.
+    A step of a longer prompt also reads the cache so far: one layer's keys and values are copied when they grow, they
+    are repeated for the `groups` of query heads that share them, and the mask has a row of `tokens` for each token.
+    What a token adds to the cache is the difference between two small prompts, for a part of the cache is there
+    whatever the length.
     """
+
+    def own(chunk: int, **arguments: Any) -> int:
+        step = dry_run.prefill_peak(decoder, chunk, **arguments)
+        return max(0, _counted(step.peak).total - step.kv_bytes)
 
     def cost_of(chunk: int, tokens: int, ahead: Ahead) -> PrefillCost:
         masks = ahead.masks if chunk == ahead.tokens else {}
-        step = dry_run.prefill_peak(decoder, chunk, **ahead.extra, **masks)
+        if masks:
+            step = own(chunk, **ahead.extra, **masks)
+        else:
+            step = between_powers(chunk, lambda size: own(size, **ahead.extra))
         one, two = (dry_run.prefill_peak(decoder, n * SMALLEST_CHUNK, **ahead.extra) for n in (1, 2))
         per_token = -(-(two.kv_bytes - one.kv_bytes) // SMALLEST_CHUNK)
         fixed = max(0, one.kv_bytes - SMALLEST_CHUNK * per_token)
-        own = max(0, step.peak.total - step.kv_bytes)
-        later = tokens - chunk
-        return PrefillCost(own + later * (per_token + 4 * chunk), per_token, fixed, -(-per_token // layers))
+        layer = -(-per_token // layers)
+        return PrefillCost(step + (tokens - chunk) * ((1 + groups) * layer + 4 * chunk), per_token, fixed, layer)
 
     return cost_of
+
+
+def query_groups(config: Any) -> int:
+    """How many query heads share a key head, by the config of a language model."""
+    heads = getattr(config, "num_attention_heads", None) or 1
+    return max(1, heads // (getattr(config, "num_key_value_heads", None) or heads))
+
+
+def between_powers(size: int, cost: Callable[[int], int]) -> int:
+    """`cost(size)` or a little more, from its values at powers of two alone: a convex curve lies below its chords.
+
+    Prompts have a thousand lengths, and each would cost a dry run of its own. Steps of 64 tokens are taken whole, for
+    linear attention pads to them.
+    """
+    high = _power_above(size)
+    if high <= STEP:
+        return cost(high)
+    size = -(-size // STEP) * STEP
+    below, above = cost(high // 2), cost(high)
+    return max(below, below - (below - above) * (size - high // 2) // (high // 2))
+
+
+def _counted(peak: Peak) -> Peak:
+    """A simulated card counts tensors; what the host's kernels take inside one op is no affair of its."""
+    return peak.lasting() if peak.policy is ARENA else peak
 
 
 class TextMemory:

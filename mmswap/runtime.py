@@ -25,7 +25,7 @@ from mmswap.foresight import Way, to_decoder
 from mmswap.llm.checkpoint import check_checkpoint
 from mmswap.llm.ending import end_ids
 from mmswap.llm.loader import load_config, load_model, resolve_dtype, stored_dtype
-from mmswap.llm.memory import TextMemory, prefill_cost
+from mmswap.llm.memory import TextMemory, prefill_cost, query_groups
 from mmswap.llm.parts import find_parts
 from mmswap.llm.source import resolve_source
 from mmswap.placement import place
@@ -93,7 +93,8 @@ class Runtime:
         self._require_room()
         self.encoder = Encoder(tower, dry_run, self.card, pool, config.swap)
         free = self.card.free if pool is None else pool.free
-        cost_of = prefill_cost(dry_run, parts.decoder_name, len(parts.layers))
+        groups = query_groups(self.model.config.get_text_config(decoder=True))
+        cost_of = prefill_cost(dry_run, parts.decoder_name, len(parts.layers), groups)
         self.memory = TextMemory(cost_of, self.card, free, config.prefill_chunk)
         self._dry_run = dry_run
         self.end_ids = end_ids(self.model.config, self.model.generation_config, self.processor.tokenizer)

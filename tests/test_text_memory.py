@@ -12,7 +12,7 @@ from mmswap.card import SimulatedCard
 from mmswap.config import SamplingConfig
 from mmswap.foresight import Way, to_decoder
 from mmswap.llm.decode import generate
-from mmswap.llm.memory import TextMemory, prefill_cost
+from mmswap.llm.memory import TextMemory, prefill_cost, query_groups
 from mmswap.llm.parts import find_parts
 from mmswap.swap.dry_run import REMEMBERED, DryRun
 from mmswap.swap.tracker import LiveTracker
@@ -35,7 +35,8 @@ class Bench:
 
     def memory(self, capacity: int, chunk: int) -> TextMemory:
         card = SimulatedCard(f"sim:{capacity}")
-        cost_of = prefill_cost(self.dry_run, self.parts.decoder_name, len(self.parts.layers))
+        groups = query_groups(self.model.config.get_text_config(decoder=True))
+        cost_of = prefill_cost(self.dry_run, self.parts.decoder_name, len(self.parts.layers), groups)
         return TextMemory(cost_of, card, card.free, chunk)
 
     def begin(self, memory: TextMemory) -> int:

@@ -50,6 +50,12 @@ class Peak:
             self._grown[lent] = grown
         return min(grown for size, grown in self._grown.items() if size <= lent)
 
+    def lasting(self) -> Peak:
+        """The same without what kernels take inside one op."""
+        scratch = {event.ident for event in self.events if event.op.startswith(SCRATCH)}
+        events = tuple(event for event in self.events if event.ident not in scratch)
+        return Peak(self.live, self.live, self.output, events, self.how, self.policy, self.result)
+
 
 def summits(events: Sequence[Event]) -> tuple[int, int]:
     """The most bytes alive at once in `events`: without and with kernels' scratch."""

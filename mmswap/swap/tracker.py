@@ -18,6 +18,8 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from mmswap.swap import interrupts
+
 Scratch = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], int]
 """`scratch(op, args, kwargs, result) -> bytes` that the kernel takes and gives back inside the op."""
 
@@ -132,6 +134,7 @@ class LiveTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.made += 1
         key, ident = storage._cdata, self.made
 
+        @interrupts.guarded  # an exception in a weakref's callback is lost, and Ctrl-C with it
         def died(_: object) -> None:
             del self._alive[key]
             self.live -= nbytes

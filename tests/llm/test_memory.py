@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mmswap.card import SimulatedCard
 from mmswap.errors import DoesNotFit
 from mmswap.llm.division import Ahead
-from mmswap.llm.memory import PAGE, PrefillCost, TextMemory
+from mmswap.llm.memory import PAGE, PrefillCost, TextMemory, between_powers
 
 
 def memory(capacity: int, peak_per_token: int = 100, kv_per_token: int = 10, chunk: int = 256) -> TextMemory:
@@ -57,3 +57,18 @@ def test_claims_come_in_pages_where_there_is_room() -> None:
     made.begin(10, 0, lambda _: None)
     assert made.grow(10)
     assert made.card.claims["KV cache"] == PAGE * 10  # type: ignore[attr-defined]
+
+
+@given(st.integers(1, 3000))
+def test_a_cost_between_powers_is_never_below_the_curve_and_asks_for_powers_only(size: int) -> None:
+    asked: list[int] = []
+
+    def cost(tokens: int) -> int:
+        asked.append(tokens)
+        return 1000 + 7 * tokens + tokens * tokens // 50
+
+    got = between_powers(size, cost)
+    assert cost(size) <= got + 1
+    assert got <= 1.25 * cost(max(64, size + 63))
+    del asked[-2:]
+    assert all(tokens & (tokens - 1) == 0 and tokens >= 16 for tokens in asked)
