@@ -1,7 +1,7 @@
 """Load a model, ask it about a picture, and see what the card had to do for it.
 
 python examples/ask_about_a_picture.py                                    # the carried model, on the CPU
-python examples/ask_about_a_picture.py --card sim:10MiB                   # on a simulated card that is too small
+python examples/ask_about_a_picture.py --card sim:11MiB                   # on a simulated card that is too small
 python examples/ask_about_a_picture.py --model path/to/checkpoint --card cuda photo.jpg "What is this?"
 """
 
@@ -37,4 +37,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except mmswap.MmswapError as error:  # every mistake is one sentence
+        raise SystemExit(f"{error}") from None

@@ -134,7 +134,8 @@ class TextMemory:
             if need <= reading.bytes:
                 break
             if chunk <= SMALLEST_CHUNK:
-                raise DoesNotFit(f"The prompt of {tokens} tokens", need, reading.bytes)
+                advice = "use a larger card, a shorter prompt (/reset in a conversation) or fewer or smaller pictures"
+                raise DoesNotFit(f"The prompt of {tokens} tokens", need, reading.bytes, advice)
             chunk = max(SMALLEST_CHUNK, chunk // 2)
         say(
             f"Prefill of {tokens} tokens in steps of {largest}: {format_bytes(need)} with the KV cache of "

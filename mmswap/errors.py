@@ -66,15 +66,13 @@ class DoesNotFit(MmswapError):
     Attributes:
         need: bytes that were needed.
         free: bytes that could be had, everything evictable included.
+        The message ends with `advice`: what would help in this case.
     """
 
-    def __init__(self, what: str, need: int, free: int) -> None:
+    def __init__(self, what: str, need: int, free: int, advice: str) -> None:
         self.need = need
         self.free = free
-        super().__init__(
-            f"{what} needs {format_bytes(need)} and only {format_bytes(free)} can be had: "
-            "use a smaller --image-max-pixels, --context or model, or --no-mmproj-offload."
-        )
+        super().__init__(f"{what} needs {format_bytes(need)} and only {format_bytes(free)} can be had: {advice}.")
 
 
 class WindowMisuse(MmswapError):

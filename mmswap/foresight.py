@@ -19,6 +19,7 @@ from transformers import DynamicCache
 
 from mmswap.llm.division import Ahead, look_ahead
 from mmswap.llm.parts import find_parts
+from mmswap.swap.dry_run import cache_argument
 from mmswap.swap.intercept import intercepted
 from mmswap.vision.tower import find_tower
 
@@ -63,7 +64,7 @@ def to_decoder(model: nn.Module, way: Way) -> Ahead:
             stack.enter_context(tower.replay(way.features))
         stack.enter_context(intercepted(decoder, "forward", stop))
         try:
-            model(**given, past_key_values=DynamicCache(config=decoder.config), use_cache=True)
+            model(**given, **cache_argument(model, DynamicCache(config=decoder.config)), use_cache=True)
         except _Reached as reached:
             return reached.ahead
         except Exception as error:

@@ -57,7 +57,9 @@ def _pool(model: Any, units: list[tuple[str, nn.Module]], card: Card, swap: Swap
         say("Swapping is bypassed: the vision tower runs on the CPU (--no-mmproj-offload).")
         return None
     pool = SwapPool(units, card, root=model)
-    say(f"{len(pool.units)} units can be evicted, {format_bytes(pool.nbytes)} in all; first {pool.ladder[0].name}.")
+    say(
+        f"{len(pool.units)} units can be evicted, {format_bytes(pool.nbytes)} in all; {pool.ladder[0].name} goes first."
+    )
     return pool
 
 

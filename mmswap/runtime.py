@@ -234,4 +234,7 @@ class Runtime:
     def _require_room(self) -> None:
         over = self.card.overfull()
         if over:
-            raise DoesNotFit("The model", self.card.total() + over, self.card.total())
+            advice = "use a larger card or a smaller model"
+            if not self.config.swap.tower_on_cpu:
+                advice += ", or --no-mmproj-offload to keep the vision tower on the CPU"
+            raise DoesNotFit("The model", self.card.total() + over, self.card.total(), advice)

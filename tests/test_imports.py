@@ -27,6 +27,7 @@ FLOORS = {
     "mmswap.stream": 4,
     "mmswap.runtime": 4,
     "mmswap.cli": 5,
+    "mmswap.__main__": 5,
     "mmswap.server": 5,
 }
 NEVER_NEEDED = ("torchvision", "accelerate", "amdsmi", "torch.distributed", "triton")

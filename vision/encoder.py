@@ -34,6 +34,7 @@ Singles = Callable[[], Sequence[Mapping[str, torch.Tensor]]]
 
 CACHE_BYTES = 256 * MIB
 HOST = HostCard()
+ADVICE = "use a smaller --image-max-pixels, or --no-mmproj-offload"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,13 +146,13 @@ class Encoder:
         while True:
             decided = self._decide(need, layers)
             if decided.shortfall:
-                raise DoesNotFit("The vision encoder", decided.need, decided.need - decided.shortfall)
+                raise DoesNotFit("The vision encoder", decided.need, decided.need - decided.shortfall, ADVICE)
             try:
                 return self._run(jobs, whole, need, layers, say)
             except torch.OutOfMemoryError:
                 layers = len(decided.evict) + 1
                 if layers > len(self.pool.rungs):
-                    raise DoesNotFit("The vision encoder", decided.need, decided.free + decided.lent) from None
+                    raise DoesNotFit("The vision encoder", decided.need, decided.free + decided.lent, ADVICE) from None
                 say(f"The encoder ran out of memory: trying again with {layers} units evicted.")
 
     def _run(self, jobs: Sequence[Job], whole: Peak, need: Callable[[int], int], layers: int, say: Say) -> Encoded:

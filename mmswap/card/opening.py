@@ -28,7 +28,7 @@ def open_card(spec: str, backend: Backend | None = None) -> Card:
         return SimulatedCard(spec)
     kind, colon, index = spec.partition(":")
     if spec != "auto" and (kind != "cuda" or (colon and not index.isdecimal())):
-        raise OptionError(f"'{spec}' is not a card: use auto, cpu, cuda, cuda:0, sim:16GiB or sim:16GiB@24GB/s.")
+        raise OptionError(f"'{spec}' is not a card: use auto, cpu, cuda or cuda:0 (AMD cards too), sim:16GiB.")
     backend = backend or TorchBackend()
     count = backend.count()
     if spec == "auto" and count == 0:

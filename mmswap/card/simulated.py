@@ -14,6 +14,8 @@ from mmswap.card.budget import Reading, simulated_free
 from mmswap.errors import OptionError
 from mmswap.units import format_bytes, parse_bytes, parse_rate
 
+SMALLEST = 256  # bytes; a bare number below is a size whose unit was forgotten
+
 
 class SimulatedCard(Card):
     """`--card sim:SIZE[@LINK]`.
@@ -32,8 +34,8 @@ class SimulatedCard(Card):
             self._link = parse_rate(link) if at else None
         except ValueError as error:
             raise OptionError(f"--card {spec}: {error}") from None
-        if self.capacity <= 0:
-            raise OptionError(f"--card {spec}: a card needs at least one byte.")
+        if self.capacity < SMALLEST:
+            raise OptionError(f"--card {spec}: a card of {self.capacity} bytes? Write the unit, for example sim:16GiB.")
         self.spec = spec
         self.name = f"simulated card of {format_bytes(self.capacity)}"
         self.device = torch.device("cpu")

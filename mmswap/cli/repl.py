@@ -101,6 +101,9 @@ class Repl:
             print(f"{name}: {picture.width}x{picture.height}, goes with the next question")
 
     def _plan(self) -> None:
+        if not self.pending:
+            print("No pictures wait, so there is nothing to make room for.")
+            return
         try:
             self.conversation.ask("Describe the picture.", self.pending)
         except MmswapError as error:

@@ -34,7 +34,7 @@ def summary(answer: Answer) -> str:
     if window.evicted:
         hidden = window.restore_hidden_ms / window.restore_ms if window.restore_ms else 1.0
         parts.append(
-            f"evicted {len(window.evicted)} units ({format_bytes(window.evicted_bytes)}), "
+            f"evicted {_units(len(window.evicted))} ({format_bytes(window.evicted_bytes)}), "
             f"restored in {window.restore_ms:.1f} ms ({hidden:.0%} hidden)"
         )
     elif answer.images:
@@ -48,8 +48,14 @@ def summary(answer: Answer) -> str:
     return " | ".join(parts)
 
 
+def _units(count: int) -> str:
+    return "1 unit" if count == 1 else f"{count} units"
+
+
 def _images(answer: Answer) -> str:
     patches = "+".join(str(image.patches) for image in answer.images)
+    if not any(image.encode_ms for image in answer.images):
+        return f"{patches} patches, encoded before"
     encode = sum(image.encode_ms for image in answer.images)
     first = answer.images[0]
     peaks = f"peak {format_bytes(first.peak_predicted)} predicted, {format_bytes(first.peak_measured)} measured"

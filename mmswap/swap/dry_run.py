@@ -133,7 +133,7 @@ class DryRun:
         """The peak of the language model's prefill of `tokens` tokens in one pass, with an empty cache before it.
 
         Args:
-            decoder: the dotted path of the module that takes `inputs_embeds [1, T, C]` and `past_key_values`.
+            decoder: the dotted path of the module that takes `inputs_embeds [1, T, C]` and a cache.
             tokens: T, image tokens included.
             arguments: passed to it besides: masks, position ids, cross-attention states.
         """
@@ -149,7 +149,9 @@ class DryRun:
             given = fake_tensors(_embedded(module, tokens) | arguments, twin)
             cache = DynamicCache(config=module.config)
             before = _cache_bytes(cache)
-            peak = self._traced(twin, lambda: module(**given, past_key_values=cache, use_cache=True).last_hidden_state)
+            peak = self._traced(
+                twin, lambda: module(**given, **cache_argument(module, cache), use_cache=True).last_hidden_state
+            )
             return PrefillPeak(peak, _cache_bytes(cache) - before, tokens)
 
         found: PrefillPeak = self._answer(key, trace, lambda peak: PrefillPeak(peak, 0, tokens))
@@ -213,6 +215,12 @@ def calibrate(policy: Policy) -> ScratchTable:
 def policy_of(device: Any) -> Policy:
     """How the allocator of a device takes memory."""
     return TORCH if torch.device(device).type == "cuda" else ARENA
+
+
+def cache_argument(module: nn.Module, cache: Any) -> dict[str, Any]:
+    """The keyword under which this version of transformers takes a cache."""
+    name = "cache" if "cache" in inspect.signature(module.forward).parameters else "past_key_values"
+    return {name: cache}
 
 
 def _embedded(decoder: Any, tokens: int) -> dict[str, Tensor]:

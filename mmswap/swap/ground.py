@@ -57,7 +57,8 @@ def _on_accelerator(card: AcceleratorCard, ladder: Sequence[Unit]) -> Ground:
     try:
         arena = CudaArena(backend, index, [unit.nbytes for unit in ladder])
     except torch.OutOfMemoryError as error:
-        raise DoesNotFit("Holding the evictable layers on the card", total, card.free().bytes) from error
+        advice = "use a larger card or a smaller model"
+        raise DoesNotFit("Holding the evictable layers on the card", total, card.free().bytes, advice) from error
     for unit, slab in zip(ladder, arena.slabs):
         unit.gather(slab)
         unit.settle_in(slab)

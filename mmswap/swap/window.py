@@ -8,6 +8,7 @@ Made by `SwapPool.window`; knows the pool's parts, not who runs inside.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from mmswap.swap.pool import SwapPool
 
 _NESTED = "A window is already open in this thread: put everything into its one `with` block."
+
+log = logging.getLogger(__name__)
 
 
 class State(Enum):
@@ -145,6 +148,8 @@ class Window:
             margin=self._margin,
             link_rate=pool.card.link_rate(),
         )
+        if self._plan.shortfall and pool.arena is not None:
+            log.warning(self._plan.reason)
         if pool.arena is None:
             self._plan = replace(
                 self._plan, reason=f"Nothing is evicted on {pool.card.spec}: nothing can be lent there."

@@ -41,7 +41,7 @@ def test_names_of_cards() -> None:
         ("sim", "write for example sim:16GiB"),
         ("sim:", "write for example sim:16GiB"),
         ("sim:lots", "is not a size"),
-        ("sim:0", "at least one byte"),
+        ("sim:0", "Write the unit"),
         ("sim:1GiB@", "write for example sim:16GiB"),
         ("sim:1GiB@fast", "is not a link speed"),
     ],

@@ -83,7 +83,7 @@ def test_plan_explains_and_runs_nothing(
 ) -> None:
     repl = talk(runtime, monkeypatch, "/plan", f"/image '{picture}'", "/plan")
     out = capsys.readouterr().out
-    assert "no picture" in out
+    assert "No pictures wait" in out
     assert "Nothing is evicted because the encoder needs" in out
     assert repl.conversation.messages == []
     assert repl.pending == [picture]

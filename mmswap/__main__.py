@@ -1,0 +1,5 @@
+"""`python -m mmswap` is `mmswap`."""
+
+from mmswap.cli import main
+
+main()
