@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+HERE = Path(__file__).parent  # not the root: `-c` would put ./mmswap before the installed package
+
 ROOT = Path(__file__).parents[1]
 FLOORS = {
     "mmswap.errors": 0,
@@ -90,7 +92,7 @@ def test_an_upward_import_is_caught(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", PURE)
 def test_pure_modules_import_no_torch(name: str) -> None:
     code = f"import sys, {name}; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], cwd=HERE, check=False).returncode == 0
 
 
 def test_nothing_needs_the_packages_that_windows_wheels_lack() -> None:
@@ -106,4 +108,4 @@ def test_nothing_needs_the_packages_that_windows_wheels_lack() -> None:
 
 def test_help_imports_no_torch() -> None:
     code = "import sys, mmswap.cli; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], cwd=HERE, check=False).returncode == 0

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import mmswap
+
+HERE = Path(__file__).parent  # not the root: `-c` would put ./mmswap before the installed package
 
 
 def test_every_public_name_is_there() -> None:
@@ -15,4 +18,4 @@ def test_every_public_name_is_there() -> None:
 
 def test_import_is_light() -> None:
     code = "import sys, mmswap; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], cwd=HERE, check=False).returncode == 0

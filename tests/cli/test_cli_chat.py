@@ -13,6 +13,8 @@ from PIL import Image, ImageDraw
 
 from mmswap.cli import main
 
+HERE = Path(__file__).parent  # not the root: `-c` would put ./mmswap before the installed package
+
 KEYS = {"text", "finish_reason", "usage", "images", "window", "prefill_tok_s", "decode_tok_s", "card"}
 IMAGE_KEYS = {"width", "height", "patches", "tokens", "encode_ms", "peak_predicted", "peak_measured"}
 WINDOW_KEYS = {
@@ -146,6 +148,6 @@ def test_a_console_without_the_characters_does_not_end_the_program(picture: str)
         "sys.argv = ['mmswap', 'chat', 'hi']; main()"
     )
     env = {**os.environ, "PYTHONIOENCODING": "cp1252:strict"}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, check=False)
+    done = subprocess.run([sys.executable, "-c", code], cwd=HERE, env=env, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
     assert b"end" in done.stdout

@@ -40,6 +40,7 @@ def test_the_dry_run_needs_no_torch_distributed(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(SITE, encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
+        cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
         capture_output=True,
         text=True,

@@ -6,12 +6,15 @@ import math
 import subprocess
 import sys
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mmswap.swap.plan import Plan, Rung, plan
+
+HERE = Path(__file__).parent  # not the root: `-c` would put ./mmswap before the installed package
 
 SIZES = st.lists(st.integers(0, 1000), max_size=8)
 BYTES = st.integers(0, 6000)
@@ -148,4 +151,4 @@ def test_nonsense_is_refused(wrong: dict[str, float]) -> None:
 
 def test_plan_and_budget_need_no_torch() -> None:
     code = "import sys, mmswap.swap.plan, mmswap.card.budget; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], cwd=HERE, check=False).returncode == 0

@@ -226,6 +226,7 @@ def test_eight_bombs_at_once_take_little_memory(tmp_path: Path) -> None:
     for index, bomb in enumerate(pictures.bombs(), 1):
         (tmp_path / f"{index}_{bomb.name}").write_bytes(bomb.data)
     (tmp_path / "9_text.png").write_bytes(pictures.text_bomb())
-    done = subprocess.run([sys.executable, "-c", BOMBS_AT_ONCE, str(tmp_path)], capture_output=True, text=True)
+    command = [sys.executable, "-c", BOMBS_AT_ONCE, str(tmp_path)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 300 * 1024
