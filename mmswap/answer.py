@@ -43,7 +43,7 @@ class Answer:
 
     def to_json(self) -> Mapping[str, Any]:
         """The object that `mmswap chat --json` prints."""
-        window = asdict(self.window)
+        window = self.window.as_dict()
         window.pop("peak_measured", None)
         return {
             "text": self.text,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import torch
+from fake_cuda import FakeCuda
 from torch import Tensor, nn
 
+from mmswap.card import AcceleratorCard
 from mmswap.swap import SwapPool
 
 WIDTH = 32
@@ -66,3 +68,8 @@ def tight_pool(model: ToyDecoder, *, room: int = 0, link: str = "") -> SwapPool:
     probe = SwapPool(named_layers(model), "cpu", root=model)
     size = sum(unit.nbytes for unit in probe.units) + room
     return SwapPool(named_layers(model), f"sim:{size}{link}", root=model)
+
+
+def pool_on(fake: FakeCuda, model: ToyDecoder) -> SwapPool:
+    """A pool of the model's layers on a card that is not there."""
+    return SwapPool(named_layers(model), AcceleratorCard(fake, 0), root=model)

@@ -18,6 +18,7 @@ from typing import BinaryIO, TypeAlias
 from PIL import Image
 
 from mmswap.errors import ImageError
+from mmswap.vision.checkpoint import first_line
 from mmswap.vision.data_uri import decode_data_uri, is_data_uri
 from mmswap.vision.formats import HEAD_BYTES, describe
 from mmswap.vision.header import check_size, open_header
@@ -119,7 +120,7 @@ def _from_stream(stream: BinaryIO, limit: int) -> Image.Image:
     except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error, zlib.error, ...
         stream.seek(0)
         found = describe(stream.read(HEAD_BYTES))
-        raise ImageError(f"is a damaged or cut-off {found} file ({_first_line(error)}).") from error
+        raise ImageError(f"is a damaged or cut-off {found} file ({first_line(error)}).") from error
 
 
 def _from_pil(image: Image.Image, limit: int) -> Image.Image:
@@ -130,9 +131,4 @@ def _from_pil(image: Image.Image, limit: int) -> Image.Image:
     except ImageError:
         raise
     except Exception as error:
-        raise ImageError(f"cannot be decoded ({_first_line(error)}).") from error
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error) or type(error).__name__
-    return text.splitlines()[0].rstrip(".")[:120]
+        raise ImageError(f"cannot be decoded ({first_line(error)}).") from error

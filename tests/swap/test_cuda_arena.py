@@ -8,24 +8,12 @@ import pytest
 import torch
 from fake_cuda import FakeCuda
 from fingerprint import fingerprint
-from swap_models import IDS, ToyDecoder, named_layers
+from swap_models import IDS, ToyDecoder, named_layers, pool_on
 
-from mmswap.card import AcceleratorCard
 from mmswap.swap import SwapPool
 from mmswap.swap.cuda_arena import SMALLEST, AddressLost, CudaArena
 from mmswap.swap.cuda_copier import StreamCopier
 from mmswap.units import MIB
-
-
-@pytest.fixture
-def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
-    fake = FakeCuda()
-    fake.install(monkeypatch)
-    return fake
-
-
-def pool_on(fake: FakeCuda, model: ToyDecoder) -> SwapPool:
-    return SwapPool(named_layers(model), AcceleratorCard(fake, 0), root=model)
 
 
 def addresses(fake: FakeCuda, pool: SwapPool) -> list[int]:

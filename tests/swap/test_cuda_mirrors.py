@@ -8,23 +8,10 @@ import pytest
 import torch
 from fake_cuda import FakeCuda
 from fingerprint import fingerprint
-from swap_models import ToyDecoder, named_layers
+from swap_models import ToyDecoder, pool_on
 
-from mmswap.card import AcceleratorCard
-from mmswap.swap import SwapPool
 from mmswap.swap.cuda_copier import RingCopier
 from mmswap.swap.pinning import PinnedHost
-
-
-@pytest.fixture
-def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
-    fake = FakeCuda()
-    fake.install(monkeypatch)
-    return fake
-
-
-def pool_on(fake: FakeCuda, model: ToyDecoder) -> SwapPool:
-    return SwapPool(named_layers(model), AcceleratorCard(fake, 0), root=model)
 
 
 @torch.no_grad()
