@@ -13,12 +13,28 @@ _RATE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT])B/s\s*", re.IGNORECASE)
 
 def format_bytes(count: int) -> str:
     """`1536 -> '1.5 KiB'`: the largest unit that keeps the number at or above one, one decimal."""
+    return _format(count, 1)
+
+
+def _format(count: int, decimals: int) -> str:
     size = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(size) < 1024:
-            return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
+            return f"{count} B" if unit == "B" else f"{size:.{decimals}f} {unit}"
         size /= 1024
-    return f"{size:.1f} TiB"
+    return f"{size:.{decimals}f} TiB"
+
+
+def format_apart(*counts: int) -> tuple[str, ...]:
+    """The sizes of one sentence, with as many decimals as it takes for different sizes to read differently.
+
+    `(1_400_000, 1_360_000) -> ('1.34 MiB', '1.30 MiB')`, where one decimal would give '1.3 MiB' twice.
+    """
+    for decimals in range(1, 7):
+        texts = tuple(_format(count, decimals) for count in counts)
+        if len(set(texts)) == len(set(counts)):
+            return texts
+    return tuple(f"{count} B" for count in counts)
 
 
 def parse_bytes(text: str) -> int:

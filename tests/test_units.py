@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmswap.units import GIB, MIB, format_bytes, parse_bytes, parse_rate
+from mmswap.units import GIB, MIB, format_apart, format_bytes, parse_bytes, parse_rate
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,14 @@ def test_rates() -> None:
 @given(st.integers(min_value=0, max_value=1 << 50))
 def test_printed_sizes_read_back_within_their_last_digit(size: int) -> None:
     assert abs(parse_bytes(format_bytes(size)) - size) <= max(1, size * 0.051)
+
+
+@given(st.lists(st.integers(min_value=0, max_value=1 << 50), min_size=1, max_size=3))
+def test_sizes_of_one_sentence_differ_where_they_differ(sizes: list[int]) -> None:
+    texts = format_apart(*sizes)
+    assert len(set(texts)) == len(set(sizes))
+
+
+def test_equal_sizes_are_printed_shortly() -> None:
+    assert format_apart(GIB, GIB) == ("1.0 GiB", "1.0 GiB")
+    assert format_apart(1_400_000, 1_360_000) == ("1.34 MiB", "1.30 MiB")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import sys
 import warnings
@@ -12,6 +13,8 @@ import typer
 from mmswap import __version__
 from mmswap.cli.chat import chat
 from mmswap.errors import MmswapError, UserError
+
+CANNOT_WRITE = (errno.ENOSPC, errno.EIO, errno.EDQUOT if hasattr(errno, "EDQUOT") else errno.ENOSPC)
 
 app = typer.Typer(
     name="mmswap",
@@ -48,6 +51,10 @@ def main() -> None:
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(141)
+    except OSError as error:
+        if error.errno not in CANNOT_WRITE:
+            raise
+        _fail(MmswapError(f"The output cannot be written: {error.strerror}."), 1)
 
 
 def _fail(error: MmswapError, code: int) -> None:
