@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mmswap.errors import OptionError
+from mmswap.units import parse_bytes
+
+SMALLEST_LIMIT = 256  # bytes; a bare number below is a size whose unit was forgotten
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,8 @@ class RunConfig:
 
     `card`: `auto`, `cpu`, `cuda`, `cuda:1`, `sim:16GiB`, `sim:16GiB@24GB/s`. `dtype`: `auto`, `float32`, `float16`,
     `bfloat16`. `context`: tokens, None for what the model was made for. `attention`: `sdpa` or `eager`.
-    `prefill_chunk`: most tokens of one prefill step.
+    `prefill_chunk`: most tokens of one prefill step. `vram_limit`: bytes of the card that this process may use, None
+    for what the card says; a text such as `14GiB` is read (`--vram-limit`).
     """
 
     card: str = "auto"
@@ -93,6 +97,7 @@ class RunConfig:
     context: int | None = None
     attention: str = "sdpa"
     prefill_chunk: int = 2048
+    vram_limit: int | None = None
     trust_remote_code: bool = False
     image: ImageConfig = field(default_factory=ImageConfig)
     swap: SwapConfig = field(default_factory=SwapConfig)
@@ -105,6 +110,7 @@ class RunConfig:
             "--dtype must be auto, float32, float16 or bfloat16.",
         )
         _require(self.prefill_chunk >= 16, "--prefill-chunk must be 16 tokens or more.")
+        object.__setattr__(self, "vram_limit", _limit(self.vram_limit))
 
     @classmethod
     def of(cls, **options: Any) -> RunConfig:
@@ -131,6 +137,18 @@ FLAT_NAMES = {
     "no_mmproj_offload": ("swap", "tower_on_cpu"),
     "margin": ("swap", "margin"),
 }
+
+
+def _limit(given: int | str | None) -> int | None:
+    """Bytes of `--vram-limit`; the only option that may be given as text."""
+    if given is None:
+        return None
+    try:
+        limit = parse_bytes(given) if isinstance(given, str) else int(given)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise OptionError(f"--vram-limit: {error}") from None
+    _require(limit >= SMALLEST_LIMIT, f"--vram-limit {given}: {limit} bytes? Write the unit, for example 14GiB.")
+    return limit
 
 
 def _require(holds: bool, sentence: str) -> None:

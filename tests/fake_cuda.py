@@ -16,19 +16,28 @@ import pytest
 import torch
 from torch import Tensor
 
-from mmswap.card.backend import Properties
+from mmswap.card.backend import Kind, Properties
 from mmswap.swap.replay import TORCH, Allocator, Block
 
 GIB = 1 << 30
 
 
 class FakeCuda:
-    """Implements `mmswap.card.backend.Backend`."""
+    """Implements `mmswap.card.backend.Backend`.
 
-    def __init__(self, *, total: int = 16 * GIB, windows: bool = False) -> None:
+    `hip` makes it ROCm's. `broken` maps a device to the error that every kernel on it ends with. `room` is how much the
+    driver hands out before an allocation fails.
+    """
+
+    def __init__(self, *, total: int = 16 * GIB, windows: bool = False, hip: bool = False) -> None:
         self.log: list[str] = []
         self.total = total
         self.windows = windows
+        self.hip = hip
+        self.broken: dict[int, Exception] = {}
+        self.architectures: tuple[str, ...] = ()
+        self.room: int | None = None
+        self.share = 1.0
         self.driver: Callable[[], tuple[int, int]] = lambda: (self.total - self.reserved(0), self.total)
         self.pin_limit: int | None = None
         self.pinned_bytes = 0
@@ -52,6 +61,15 @@ class FakeCuda:
 
         monkeypatch.setattr(Tensor, "copy_", copy_)
 
+    def kind(self) -> Kind:
+        return "hip" if self.hip else "cuda"
+
+    def platform(self) -> str:
+        return "win32" if self.windows else "linux"
+
+    def compiled_for(self) -> tuple[str, ...]:
+        return self.architectures
+
     def count(self) -> int:
         return len(self.devices)
 
@@ -63,6 +81,9 @@ class FakeCuda:
 
     def driver_memory(self, index: int) -> tuple[int, int]:
         return self.driver()
+
+    def allowed_share(self, index: int) -> float:
+        return self.share
 
     def reserved(self, index: int) -> int:
         return sum(pool.peak_growth for pool in self.pools)
@@ -82,6 +103,10 @@ class FakeCuda:
 
     def probe(self, index: int) -> None:
         self.log.append("probe")
+
+    def try_kernel(self, index: int) -> None:
+        if index in self.broken:
+            raise self.broken[index]
 
     def warm(self, index: int) -> None:
         self.log.append("warm")
@@ -114,6 +139,8 @@ class FakeCuda:
         return self.pools[pool].peak_growth - used
 
     def empty(self, nbytes: int, index: int) -> Tensor:
+        if self.room is not None and self.allocated(index) + nbytes > self.room:
+            raise torch.OutOfMemoryError(f"Tried to allocate {nbytes} bytes")
         tensor = torch.empty(nbytes, dtype=torch.uint8)
         self._take(tensor, nbytes)
         return tensor

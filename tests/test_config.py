@@ -31,6 +31,11 @@ from mmswap.errors import OptionError
         (lambda: RunConfig(attention="flash"), "--attention"),
         (lambda: RunConfig(dtype="int4"), "--dtype"),
         (lambda: RunConfig(prefill_chunk=0), "--prefill-chunk"),
+        (lambda: RunConfig.of(vram_limit="lots"), "--vram-limit: 'lots' is not a size"),
+        (lambda: RunConfig.of(vram_limit="14"), "--vram-limit 14: 14 bytes. Write the unit"),
+        (lambda: RunConfig.of(vram_limit=-1), "--vram-limit"),
+        (lambda: RunConfig.of(vram_limit=float("nan")), "--vram-limit"),
+        (lambda: RunConfig.of(vram_limit=[]), "--vram-limit"),
     ],
 )
 def test_senseless_options_name_their_flag(make, flag: str) -> None:
@@ -58,3 +63,8 @@ def test_flat_options_reach_their_group() -> None:
     )
     with pytest.raises(OptionError, match="no option 'cards'"):
         RunConfig.of(cards="cpu")
+
+
+def test_the_cap_on_the_cards_memory_may_be_text() -> None:
+    assert RunConfig().vram_limit is None
+    assert RunConfig.of(vram_limit="14GiB").vram_limit == RunConfig(vram_limit=14 << 30).vram_limit == 14 << 30

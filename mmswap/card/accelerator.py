@@ -1,14 +1,25 @@
-"""A card behind `torch.cuda`: NVIDIA and ROCm alike. Knows what is free on it, and not who wants it."""
+"""A card behind `torch.cuda`: NVIDIA and ROCm alike. Knows what is free on it, and not who wants it.
+
+What each source says is put together here, at every reading; the arithmetic is `budget`'s.
+"""
 
 from __future__ import annotations
 
 import logging
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
+import torch
+
+from mmswap.card import budget
 from mmswap.card.backend import Backend
 from mmswap.card.base import Card
-from mmswap.card.budget import Reading, accelerator_free
+from mmswap.card.budget import OVERRIDE, Reading, Source
+from mmswap.card.choosing import choose
+from mmswap.card.outside import Outside, is_integrated, look_outside
+from mmswap.card.spill import Spill
 from mmswap.units import format_bytes
 
 log = logging.getLogger(__name__)
@@ -27,17 +38,33 @@ class AcceleratorCard(Card):
     Args:
         backend: `torch.cuda` in life, a stand-in under test.
         index: which device; None takes the largest one that is no part of the processor.
+        vram_limit: bytes that this process may use; on a card that lives in the host's memory it is the size as well.
+        outside: who else is asked; None looks for them.
+
+    Attributes:
+        integrated: whether the card is a part of the processor.
+        outside: who else is asked.
     """
 
-    def __init__(self, backend: Backend, index: int | None) -> None:
+    def __init__(
+        self, backend: Backend, index: int | None, vram_limit: int | None = None, *, outside: Outside | None = None
+    ) -> None:
         self.backend = backend
-        self.index, self.choice = (index, "it was asked for") if index is not None else _largest(backend)
+        self.index, self.choice = (index, "it was asked for") if index is not None else choose(backend)
         found = backend.properties(self.index)
         self.spec = f"cuda:{self.index}"
         self.name = found.name
         self.device = backend.device(self.index)
         self.can_swap = True
-        self._total = found.total
+        self.integrated = is_integrated(found)
+        self.kind = backend.kind()
+        self.platform = backend.platform()
+        if outside is None:
+            outside = look_outside(found, kind=self.kind, platform=self.platform, index=self.index)
+        self.outside = outside
+        self._limit = vram_limit
+        self._total = self._size(found.total)
+        self._missing = 0  # bytes that a check in progress could not place
         self._pools: weakref.WeakSet[PrivatePool] = weakref.WeakSet()
         self._warned = False
         log.info("using %s, %s: %s", self.spec, self.name, self.choice)
@@ -46,37 +73,114 @@ class AcceleratorCard(Card):
         return self._total
 
     def free(self) -> Reading:
-        """Driver's free plus what torch has cached, less what sits unused in private pools. Never raises."""
-        driver: tuple[int, int] | str
-        try:
-            driver = self.backend.driver_memory(self.index)
-        except Exception as error:
-            driver = f"asking for it failed with {type(error).__name__}: {error}"
-        reading = accelerator_free(
-            total=self._total,
-            driver=driver,
-            reserved=self.backend.reserved(self.index),
-            allocated=self.backend.allocated(self.index),
-            idle=sum(pool.scratch() for pool in self._pools),
-        )
+        """The least of what the driver, the system and the user allow, and what torch has cached, less what sits unused
+        in private pools. Never raises."""
+        reserved = self.backend.reserved(self.index)
+        idle = sum(pool.scratch() for pool in self._pools)
+        cached = max(0, reserved - self.backend.allocated(self.index) - idle)
+        reading = budget.true_free(self._bounds(reserved), cached=cached)
         if reading.doubtful and not self._warned:
             self._warned = True
-            log.warning("%s: %s", self.spec, reading.reason)
-        return reading
+            log.warning("%s: %s (%s SIZE says what it may use)", self.spec, reading.reason, OVERRIDE)
+        return budget.adjusted(reading, -self._missing, f"and {format_bytes(self._missing)} could not be placed")
+
+    @contextmanager
+    def placed(self, label: str, nbytes: int) -> Iterator[bool]:
+        held = None
+        try:
+            held = self.backend.empty(nbytes, self.index)
+        except RuntimeError as error:
+            if not isinstance(error, torch.OutOfMemoryError) and "out of memory" not in str(error).lower():
+                raise
+            self._missing += nbytes
+        fits = held is not None
+        try:
+            yield fits
+        finally:
+            if not fits:
+                self._missing -= nbytes
+            del held
+            self.backend.empty_cache()  # back to the driver, where a budget counts it
+
+    def spilled(self) -> Spill:
+        """What lies in host memory for this process, pinned bytes included: a baseline is the watcher's business."""
+        if self.integrated and self._in_host_memory(self._total):
+            return Spill(0, "the card lives in the host's memory: nothing can be moved there", "")
+        found, how = self.outside.host_bytes()
+        return Spill(0, found, "") if isinstance(found, str) else Spill(found, "", how)
 
     def know(self, pool: PrivatePool) -> None:
         """Registers a private memory pool for as long as it lives: its idle bytes are not free to others."""
         self._pools.add(pool)
 
+    def _size(self, told: int) -> int:
+        """Bytes of the card. Torch may tell an integrated card's aperture for its size: then the user's word counts, or
+        amdgpu's of a carve-out that is larger."""
+        if not self.integrated:
+            return told if told > 0 else self._limit or 0
+        amdgpu = self.outside.amdgpu
+        carved = amdgpu.vram_total() if amdgpu is not None and not isinstance(amdgpu, str) else 0
+        return self._limit or max(told, carved)
 
-def _largest(backend: Backend) -> tuple[int, str]:
-    """Index and reason: not integrated before integrated, then the most memory, then the first."""
-    found = [backend.properties(index) for index in range(backend.count())]
-    index = max(range(len(found)), key=lambda i: (not found[i].integrated, found[i].total, -i))
-    if len(found) == 1:
-        return index, "it is the only accelerator"
-    listing = ", ".join(
-        f"cuda:{i} {one.name} with {format_bytes(one.total)}{' (integrated)' if one.integrated else ''}"
-        for i, one in enumerate(found)
-    )
-    return index, f"it is the largest of {listing}"
+    def _bounds(self, reserved: int) -> list[Source]:
+        """What every source says, the driver first."""
+        answer = self._ask_driver()
+        own_only = self.kind == "hip" and self.platform == "win32"
+        total = self._total
+        if self.integrated and not self._limit and not isinstance(answer, str) and 0 <= answer[0] <= answer[1]:
+            total = max(total, answer[1])  # it is the properties that told the aperture
+        driver = budget.driver_says(answer, total=total, own_only=own_only)
+        account = budget.own_account(total=total, reserved=reserved)
+        shared = self.integrated and self._in_host_memory(total)
+        if shared and self.kind == "cuda" and driver.bytes is not None:
+            driver = budget.unknown(budget.DRIVER, "it takes the host's page cache for memory that is used")
+        bounds = [driver, account]
+        bounds += self.outside.windows(account if driver.bytes is None else driver, total)
+        bounds += self._amdgpu(shared)
+        if self.outside.nvml is not None:
+            nvml = self.outside.nvml
+            bounds.append(budget.unknown("NVML", nvml) if isinstance(nvml, str) else nvml.vram())
+        if shared:
+            bounds.append(budget.host_leaves(self.outside.host_available()))
+        bounds += self._caps(total, reserved)
+        return bounds
+
+    def _amdgpu(self, shared: bool) -> list[Source]:
+        amdgpu = self.outside.amdgpu
+        if amdgpu is None:
+            return []
+        if isinstance(amdgpu, str):
+            return [budget.unknown("amdgpu sysfs", amdgpu)]
+        if shared:
+            return [budget.unknown("amdgpu sysfs", "the card's own memory is a small part of the host memory it uses")]
+        return [amdgpu.vram()]
+
+    def _caps(self, total: int, reserved: int) -> list[Source]:
+        caps = []
+        if self._limit is not None:
+            caps.append(budget.limit_leaves(limit=self._limit, reserved=reserved))
+        try:
+            share = self.backend.allowed_share(self.index)
+        except Exception:  # what torch cannot say, it does not limit
+            share = 1.0
+        if 0 < share < 1:
+            limit = int(share * total)
+            caps.append(budget.limit_leaves(limit=limit, reserved=reserved, whose="torch's memory fraction"))
+        return caps
+
+    def _ask_driver(self) -> tuple[int, int] | str:
+        try:
+            free, total = self.backend.driver_memory(self.index)
+            return int(free), int(total)
+        except Exception as error:
+            return f"asking for it failed with {type(error).__name__}: {error}"
+
+    def _in_host_memory(self, total: int) -> bool:
+        """Whether an integrated card's bytes are the host's own: a carve-out is not, for the host cannot see it."""
+        installed = self.outside.host_installed()
+        if installed and total > installed:
+            return False
+        amdgpu = self.outside.amdgpu
+        if amdgpu is None or isinstance(amdgpu, str):
+            return True
+        return budget.below(amdgpu.vram_total(), total)

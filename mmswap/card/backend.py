@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -16,28 +16,43 @@ from torch import Tensor
 _cuda: Any = torch.cuda  # for what torch leaves without types
 
 
+Kind = Literal["hip", "cuda"]
+
+
 @dataclass(frozen=True, slots=True)
 class Properties:
-    """Name, bytes, and whether the card shares the processor's memory."""
+    """Name, bytes, and whether the card is a part of the processor.
+
+    `arch` is `gfx1100` or `sm_90`, empty where it is not said. `pci` (`0000:03:00.0`) and `uuid` are there where torch
+    tells them.
+    """
 
     name: str
     total: int
     integrated: bool
+    arch: str = ""
+    pci: str | None = None
+    uuid: str | None = None
 
 
 class Backend(Protocol):
     """What a card can be asked to do. Streams, events and pools are opaque to the callers."""
 
+    def kind(self) -> Kind: ...
+    def platform(self) -> str: ...
+    def compiled_for(self) -> tuple[str, ...]: ...
     def count(self) -> int: ...
     def properties(self, index: int) -> Properties: ...
     def device(self, index: int) -> torch.device: ...
     def driver_memory(self, index: int) -> tuple[int, int]: ...
+    def allowed_share(self, index: int) -> float: ...
     def reserved(self, index: int) -> int: ...
     def allocated(self, index: int) -> int: ...
     def peak_allocated(self, index: int) -> int: ...
     def reset_peak(self, index: int) -> None: ...
     def synchronize(self, index: int) -> None: ...
     def probe(self, index: int) -> None: ...
+    def try_kernel(self, index: int) -> None: ...
     def warm(self, index: int) -> None: ...
     def clear_workspaces(self) -> None: ...
     def empty_cache(self) -> None: ...
@@ -69,12 +84,29 @@ class TorchBackend:
     def __init__(self) -> None:
         self._warm: set[int] = set()
 
+    def kind(self) -> Kind:
+        return "hip" if getattr(torch.version, "hip", None) else "cuda"
+
+    def platform(self) -> str:
+        return sys.platform
+
+    def compiled_for(self) -> tuple[str, ...]:
+        """The architectures that this torch has kernels for."""
+        return tuple(torch.cuda.get_arch_list())
+
     def count(self) -> int:
         return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
     def properties(self, index: int) -> Properties:
-        found = torch.cuda.get_device_properties(index)
-        return Properties(found.name, int(found.total_memory), bool(getattr(found, "is_integrated", False)))
+        found: Any = torch.cuda.get_device_properties(index)
+        return Properties(
+            name=str(found.name),
+            total=int(found.total_memory),
+            integrated=bool(getattr(found, "is_integrated", False)),
+            arch=_arch(found, self.kind()),
+            pci=_pci(found),
+            uuid=str(found.uuid) if getattr(found, "uuid", None) else None,
+        )
 
     def device(self, index: int) -> torch.device:
         return torch.device("cuda", index)
@@ -82,6 +114,11 @@ class TorchBackend:
     def driver_memory(self, index: int) -> tuple[int, int]:
         free, total = torch.cuda.mem_get_info(index)
         return int(free), int(total)
+
+    def allowed_share(self, index: int) -> float:
+        """`set_per_process_memory_fraction`: the part of the card that torch lets this process have; 1 where unset."""
+        ask = getattr(torch.cuda, "get_per_process_memory_fraction", None)  # torch before 2.7 cannot say
+        return float(ask(index)) if ask is not None else 1.0
 
     def reserved(self, index: int) -> int:
         return int(torch.cuda.memory_reserved(index))
@@ -102,6 +139,12 @@ class TorchBackend:
         """One tiny kernel, waited for: where an earlier call's late error comes up."""
         torch.zeros(1, device=self.device(index))
         torch.cuda.synchronize(index)
+
+    def try_kernel(self, index: int) -> None:
+        """One sum that is read back. Raises what a card raises that is listed, and for which torch has no code."""
+        one = torch.ones(2, device=self.device(index))
+        if (one + one).sum().item() != 4:
+            raise RuntimeError("1 + 1 is not 2 on it")
 
     def warm(self, index: int) -> None:
         """Makes BLAS ask for its workspace now, from the ordinary pool; it then keeps it."""
@@ -180,3 +223,19 @@ class TorchBackend:
 
     def pinned(self, nbytes: int) -> Tensor:
         return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
+
+
+def _arch(found: Any, kind: Kind) -> str:
+    """`gfx90a` of `gfx90a:sramecc+:xnack-`, or `sm_90` of CUDA's numbers; empty where they are missing."""
+    if kind == "hip":
+        return str(getattr(found, "gcnArchName", "")).partition(":")[0].strip()
+    major, minor = getattr(found, "major", None), getattr(found, "minor", None)
+    return f"sm_{major}{minor}" if isinstance(major, int) and isinstance(minor, int) else ""
+
+
+def _pci(found: Any) -> str | None:
+    """The address as Linux writes it, where this torch has it; bus 0, device 0 is the bridge itself, so no card's."""
+    domain, bus, slot = (getattr(found, f"pci_{part}_id", None) for part in ("domain", "bus", "device"))
+    if not isinstance(bus, int) or not isinstance(slot, int) or not (bus or slot):
+        return None
+    return f"{domain if isinstance(domain, int) else 0:04x}:{bus:02x}:{slot:02x}.0"

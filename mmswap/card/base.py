@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import torch
 
-from mmswap.card.budget import Reading
+from mmswap.card.budget import Reading, Source
+
+if TYPE_CHECKING:
+    from mmswap.card.spill import Spill
 
 
 class Card(ABC):
@@ -33,6 +39,24 @@ class Card(ABC):
     @abstractmethod
     def free(self) -> Reading:
         """Bytes that this process can still take without spilling, read now, with the reason."""
+
+    def sources(self) -> tuple[Source, ...]:
+        """Everything that is asked about free bytes, with its value or why it has none; read now."""
+        return self.free().sources
+
+    @contextmanager
+    def placed(self, label: str, nbytes: int) -> Iterator[bool]:
+        """Really places `nbytes` for the time of the block, so that `free` can be read with them there.
+
+        Yields whether they could be placed. If not, `free` says inside the block by how much they are too many.
+        """
+        yield True
+
+    def spilled(self) -> Spill:
+        """Bytes of this process that the driver has moved to host memory, polled now."""
+        from mmswap.card.spill import Spill
+
+        return Spill(0, "nothing of this process can be moved off this card", "")
 
     def overfull(self) -> int:
         """Bytes by which the claims exceed the card; a real card raises on allocation instead."""
