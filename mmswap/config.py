@@ -145,8 +145,11 @@ def _limit(given: int | str | None) -> int | None:
         return None
     try:
         limit = parse_bytes(given) if isinstance(given, str) else int(given)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise OptionError(f"--vram-limit: {error}") from None
+    except (ValueError, TypeError, OverflowError):
+        sentence = (
+            f"--vram-limit: {given!r} is not a size: write for example 14GiB or 300MiB (units are powers of 1024)."
+        )
+        raise OptionError(sentence) from None
     _require(limit >= SMALLEST_LIMIT, f"--vram-limit {given}: {limit} bytes? Write the unit, for example 14GiB.")
     return limit
 

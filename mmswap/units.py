@@ -6,9 +6,9 @@ import re
 
 KIB, MIB, GIB, TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
 
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(iB|B)?\s*", re.IGNORECASE)
+_SIZE = re.compile(r"\s*(\d{1,18}(?:\.\d{1,18})?)\s*([KMGT]?)(iB|B)?\s*", re.IGNORECASE)
 _FACTOR = {"": 1, "K": KIB, "M": MIB, "G": GIB, "T": TIB}
-_RATE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT])B/s\s*", re.IGNORECASE)
+_RATE = re.compile(r"\s*(\d{1,18}(?:\.\d{1,18})?)\s*([KMGT])B/s\s*", re.IGNORECASE)
 
 
 def format_bytes(count: int) -> str:
@@ -44,7 +44,7 @@ def parse_bytes(text: str) -> int:
         ValueError: the text is not a size; the message says how to write one.
     """
     match = _SIZE.fullmatch(text)
-    if match is None or (match[3] == "B" and match[2]):
+    if match is None or ((match[3] or "").upper() == "B" and match[2]):
         raise ValueError(f"'{text}' is not a size: write for example 16GiB or 300MiB (units are powers of 1024).")
     return int(float(match[1]) * _FACTOR[match[2].upper()])
 

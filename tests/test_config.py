@@ -34,8 +34,11 @@ from mmswap.errors import OptionError
         (lambda: RunConfig.of(vram_limit="lots"), "--vram-limit: 'lots' is not a size"),
         (lambda: RunConfig.of(vram_limit="14"), "--vram-limit 14: 14 bytes. Write the unit"),
         (lambda: RunConfig.of(vram_limit=-1), "--vram-limit"),
-        (lambda: RunConfig.of(vram_limit=float("nan")), "--vram-limit"),
-        (lambda: RunConfig.of(vram_limit=[]), "--vram-limit"),
+        (lambda: RunConfig.of(vram_limit=float("nan")), "--vram-limit: nan is not a size"),
+        (lambda: RunConfig.of(vram_limit=[]), r"--vram-limit: \[\] is not a size"),
+        (lambda: RunConfig.of(vram_limit="9" * 400), "--vram-limit: '999.* is not a size"),
+        (lambda: RunConfig.of(vram_limit="14 GB"), "--vram-limit: '14 GB' is not a size: write for example 14GiB"),
+        (lambda: RunConfig.of(vram_limit="0"), "--vram-limit 0: 0 bytes. Write the unit"),
     ],
 )
 def test_senseless_options_name_their_flag(make, flag: str) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -63,10 +63,11 @@ class AcceleratorCard(Card):
             outside = look_outside(found, kind=self.kind, platform=self.platform, index=self.index)
         self.outside = outside
         self._limit = vram_limit
-        self._total = self._size(found.total)
+        self._told = max(0, found.total)
+        self._total = self._size()
         self._missing = 0  # bytes that a check in progress could not place
         self._pools: weakref.WeakSet[PrivatePool] = weakref.WeakSet()
-        self._warned = False
+        self._warned: set[str] = set()
         log.info("using %s, %s: %s", self.spec, self.name, self.choice)
 
     def total(self) -> int:
@@ -75,12 +76,16 @@ class AcceleratorCard(Card):
     def free(self) -> Reading:
         """The least of what the driver, the system and the user allow, and what torch has cached, less what sits unused
         in private pools. Never raises."""
-        reserved = self.backend.reserved(self.index)
-        idle = sum(pool.scratch() for pool in self._pools)
-        cached = max(0, reserved - self.backend.allocated(self.index) - idle)
-        reading = budget.true_free(self._bounds(reserved), cached=cached)
-        if reading.doubtful and not self._warned:
-            self._warned = True
+        reserved = _count(self.backend.reserved, self.index)
+        bounds = self._bounds(reserved)
+        idle = sum(pool.scratch() for pool in tuple(self._pools))
+        # Another thread may give cached bytes back between two counts: the lesser cannot be the driver's as well.
+        held = min(reserved, _count(self.backend.reserved, self.index))
+        cached = max(0, held - _count(self.backend.allocated, self.index) - idle)
+        reading = budget.true_free(bounds, cached=cached)
+        doubts = {source.name for source in bounds if source.doubtful}
+        if not doubts <= self._warned:
+            self._warned |= doubts
             log.warning("%s: %s (%s SIZE says what it may use)", self.spec, reading.reason, OVERRIDE)
         return budget.adjusted(reading, -self._missing, f"and {format_bytes(self._missing)} could not be placed")
 
@@ -104,7 +109,7 @@ class AcceleratorCard(Card):
 
     def spilled(self) -> Spill:
         """What lies in host memory for this process, pinned bytes included: a baseline is the watcher's business."""
-        if self.integrated and self._in_host_memory(self._total):
+        if self.integrated and self._in_host_memory(max(self._total, self._told)):
             return Spill(0, "the card lives in the host's memory: nothing can be moved there", "")
         found, how = self.outside.host_bytes()
         return Spill(0, found, "") if isinstance(found, str) else Spill(found, "", how)
@@ -113,36 +118,39 @@ class AcceleratorCard(Card):
         """Registers a private memory pool for as long as it lives: its idle bytes are not free to others."""
         self._pools.add(pool)
 
-    def _size(self, told: int) -> int:
+    def _size(self) -> int:
         """Bytes of the card. Torch may tell an integrated card's aperture for its size: then the user's word counts, or
         amdgpu's of a carve-out that is larger."""
-        if not self.integrated:
-            return told if told > 0 else self._limit or 0
+        if self.integrated:
+            return self._limit or max(self._told, self._carved())
+        return self._told or _size_in(self._ask_driver()) or self._limit or 0
+
+    def _carved(self) -> int:
+        """What amdgpu says of the card's own memory, 0 if nothing."""
         amdgpu = self.outside.amdgpu
-        carved = amdgpu.vram_total() if amdgpu is not None and not isinstance(amdgpu, str) else 0
-        return self._limit or max(told, carved)
+        return amdgpu.vram_total() if amdgpu is not None and not isinstance(amdgpu, str) else 0
 
     def _bounds(self, reserved: int) -> list[Source]:
         """What every source says, the driver first."""
         answer = self._ask_driver()
         own_only = self.kind == "hip" and self.platform == "win32"
         total = self._total
-        if self.integrated and not self._limit and not isinstance(answer, str) and 0 <= answer[0] <= answer[1]:
-            total = max(total, answer[1])  # it is the properties that told the aperture
+        if self.integrated:  # a limit may be less than the card; and it may be the properties that told an aperture
+            total = max(total, self._told, self._carved(), _size_in(answer))
         driver = budget.driver_says(answer, total=total, own_only=own_only)
         account = budget.own_account(total=total, reserved=reserved)
         shared = self.integrated and self._in_host_memory(total)
         if shared and self.kind == "cuda" and driver.bytes is not None:
             driver = budget.unknown(budget.DRIVER, "it takes the host's page cache for memory that is used")
         bounds = [driver, account]
-        bounds += self.outside.windows(account if driver.bytes is None else driver, total)
+        bounds += self.outside.windows(_lesser(driver, account), total)
         bounds += self._amdgpu(shared)
         if self.outside.nvml is not None:
             nvml = self.outside.nvml
             bounds.append(budget.unknown("NVML", nvml) if isinstance(nvml, str) else nvml.vram())
         if shared:
             bounds.append(budget.host_leaves(self.outside.host_available()))
-        bounds += self._caps(total, reserved)
+        bounds += self._caps(reserved)
         return bounds
 
     def _amdgpu(self, shared: bool) -> list[Source]:
@@ -155,7 +163,7 @@ class AcceleratorCard(Card):
             return [budget.unknown("amdgpu sysfs", "the card's own memory is a small part of the host memory it uses")]
         return [amdgpu.vram()]
 
-    def _caps(self, total: int, reserved: int) -> list[Source]:
+    def _caps(self, reserved: int) -> list[Source]:
         caps = []
         if self._limit is not None:
             caps.append(budget.limit_leaves(limit=self._limit, reserved=reserved))
@@ -163,8 +171,8 @@ class AcceleratorCard(Card):
             share = self.backend.allowed_share(self.index)
         except Exception:  # what torch cannot say, it does not limit
             share = 1.0
-        if 0 < share < 1:
-            limit = int(share * total)
+        if 0 <= share < 1:
+            limit = int(share * (self._told or self._total))  # torch takes it of the size that it tells
             caps.append(budget.limit_leaves(limit=limit, reserved=reserved, whose="torch's memory fraction"))
         return caps
 
@@ -180,7 +188,25 @@ class AcceleratorCard(Card):
         installed = self.outside.host_installed()
         if installed and total > installed:
             return False
-        amdgpu = self.outside.amdgpu
-        if amdgpu is None or isinstance(amdgpu, str):
-            return True
-        return budget.below(amdgpu.vram_total(), total)
+        carved = self._carved()
+        return not carved or budget.below(carved, total)
+
+
+def _count(ask: Callable[[int], int], index: int) -> int:
+    """One of torch's own counts; 0 where torch does not count."""
+    try:
+        return max(0, int(ask(index)))
+    except Exception:
+        return 0
+
+
+def _size_in(answer: tuple[int, int] | str) -> int:
+    """Bytes of the card in the driver's answer, 0 if it makes no sense."""
+    return answer[1] if not isinstance(answer, str) and 0 <= answer[0] <= answer[1] else 0
+
+
+def _lesser(driver: Source, account: Source) -> Source:
+    """What Windows' budget lowers: a driver that has more left than this process leaves does not see what it holds."""
+    if driver.bytes is None or (account.bytes is not None and account.bytes < driver.bytes):
+        return account
+    return driver

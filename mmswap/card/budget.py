@@ -164,13 +164,13 @@ def adapter_leaves(name: str, *, total: int, used: int, regained: int = 0) -> So
     return Source(name, total - used + regained, f"{name} says that {everybody}")
 
 
-def host_leaves(available: int) -> Source:
-    """For a card that lives in the host's memory: what the operating system can still give.
+def host_leaves(available: int | None) -> Source:
+    """For a card that lives in the host's memory: what the operating system can still give; None if it does not say.
 
     With headroom: this process grows in the same memory beside the card's part of it, and when that is gone, the system
     ends processes.
     """
-    if available <= 0:
+    if available is None or available < 0:
         return unknown("host memory", "the operating system does not say what is available")
     shared = f"the card lives in the host's memory, of which {format_bytes(available)} are available"
     return Source("host memory", available, shared, headroom=roomy(available))

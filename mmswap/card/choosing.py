@@ -37,7 +37,7 @@ def choose(backend: Backend) -> tuple[int, str]:
     for index in order:
         failure = trial(backend, index)
         if not failure:
-            return index, _why(usable, failures)
+            return index, _why(usable, failures, usable[index])
         failures[index] = failure
         if len(order) > 1:
             log.warning(failure)
@@ -86,7 +86,7 @@ def _properties(backend: Backend, index: int) -> Properties | str:
         return f"cuda:{index} cannot be asked what it is ({type(error).__name__}: {error}); use --card cpu."
 
 
-def _why(usable: dict[int, Properties], failures: dict[int, str]) -> str:
+def _why(usable: dict[int, Properties], failures: dict[int, str], chosen: Properties) -> str:
     if len(usable) == 1 and not failures:
         return "it is the only accelerator"
     listing = ", ".join(
@@ -94,5 +94,8 @@ def _why(usable: dict[int, Properties], failures: dict[int, str]) -> str:
         f"{' (integrated)' if is_integrated(one) else ''}{' (runs no kernel)' if index in failures else ''}"
         for index, one in usable.items()
     )
-    better = any(index in failures for index in usable)
-    return f"it is the largest {'that works ' if better else ''}of {listing}"
+    merits = ["works"] if any(index in failures for index in usable) else []
+    if any(map(is_integrated, usable.values())) and not is_integrated(chosen):
+        merits.append("is no part of the processor")
+    which = f" that {' and '.join(merits)}," if merits else ""
+    return f"it is the largest{which} of {listing}"

@@ -53,10 +53,10 @@ class HostCard(Card):
         return true_free(sources)
 
 
-def available() -> int:
-    """Bytes of host memory that can be had without pushing others out; 0 where nobody says it."""
+def available() -> int | None:
+    """Bytes of host memory that can be had without pushing others out; None where nobody says it."""
     bounds = [bound for bound in (_system_available() or None, _group_left()) if bound is not None]
-    return max(0, min(bounds, default=0))
+    return min(bounds, default=None)
 
 
 def installed() -> int:
@@ -83,7 +83,7 @@ def _meminfo(field: str) -> int:
 
 def _sysconf(name: str) -> int:
     try:
-        return int(os.sysconf(name)) * int(os.sysconf("SC_PAGE_SIZE"))
+        return max(0, os.sysconf(name)) * max(0, os.sysconf("SC_PAGE_SIZE"))
     except (AttributeError, ValueError, OSError):  # Windows has no sysconf
         return 0
 
@@ -135,12 +135,21 @@ def _groups() -> list[tuple[Path, str]]:
 
 def _left_in(folder: Path, version: str) -> int | None:
     limit_file, usage_file, reclaimable = _GROUP_FILES[version]
-    try:
-        limit = (folder / limit_file).read_text(encoding="ascii").strip()
-        usage = int((folder / usage_file).read_text(encoding="ascii"))
-        stat = (folder / "memory.stat").read_text(encoding="ascii").split()
-        given_up = int(stat[stat.index(reclaimable) + 1]) if reclaimable in stat else 0
-        total = int(limit)  # "max" is no limit
-    except (OSError, ValueError, IndexError):
+    limit, usage = _number(_text(folder / limit_file)), _number(_text(folder / usage_file))
+    if limit is None or usage is None or limit >= installed():  # "max" is no limit, nor is more than there is
         return None
-    return max(0, total - max(0, usage - given_up)) if total < installed() else None
+    fields = dict(line.split(" ", 1) for line in _text(folder / "memory.stat").splitlines() if " " in line)
+    given_up = _number(fields.get(reclaimable, "")) or 0
+    return max(0, limit - usage + (given_up if given_up <= usage else 0))
+
+
+def _number(text: str) -> int | None:
+    text = text.strip()
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 20 else None
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError):
+        return ""

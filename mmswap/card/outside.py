@@ -7,9 +7,11 @@ Each is found once, when the card is opened, and asked at every reading. None of
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from mmswap.card import host
 from mmswap.card.backend import Kind, Properties
@@ -24,12 +26,16 @@ _IN_PROCESSORS = re.compile(r"gfx(90c|902|909|1013|103[3567]|1103|115[0-9a-f])",
 
 @dataclass(slots=True)
 class Outside:
-    """A sentence in place of a source says why it is not there; None that it does not exist on such a system."""
+    """A sentence in place of a source says why it is not there; None that it does not exist on such a system.
+
+    `counters` tells what Windows moved to host memory where `wddm` is not asked for a budget.
+    """
 
     amdgpu: AmdgpuCard | str | None = None
     nvml: NvmlCard | str | None = None
     wddm: Wddm | str | None = None
-    host_available: Callable[[], int] = host.available
+    counters: Wddm | None = None
+    host_available: Callable[[], int | None] = host.available
     host_installed: Callable[[], int] = host.installed
 
     def windows(self, base: Source, total: int) -> list[Source]:
@@ -59,8 +65,9 @@ class Outside:
     def host_bytes(self) -> tuple[int | str, str]:
         """What of this process lies in host memory for the card, pinned bytes included, or why that is unknown; and
         the name of who says it, empty where nobody can."""
-        if self.wddm is not None and not isinstance(self.wddm, str):
-            found = self.wddm.process_shared()
+        counters = self.counters if self.wddm is None or isinstance(self.wddm, str) else self.wddm
+        if counters is not None:
+            found = counters.process_shared()
             return (_cause(found) if isinstance(found, str) else found), "Windows' shared GPU memory"
         if self.amdgpu is not None and not isinstance(self.amdgpu, str):
             return self.amdgpu.gtt_used(), "amdgpu's GTT"
@@ -90,8 +97,11 @@ def look_outside(found: Properties, *, kind: Kind, platform: str, index: int) ->
     if platform == "win32" and integrated:
         outside.wddm = "Windows budgets no more of an integrated card than its carve-out"
     elif platform == "win32":
-        wddm = open_wddm(kind=kind, ordinal=index, name=found.name, total=found.total, pci=found.pci)
+        ask = partial(open_wddm, kind=kind, ordinal=index, name=found.name, total=found.total, pci=found.pci)
+        wddm = ask()
         outside.wddm = wddm or f"it is not asked for ({SWITCH})"
+        if kind == "cuda" and not os.environ.get(SWITCH, "").strip():  # unset is no word against the counters
+            outside.counters = ask(environ={SWITCH: "1"})
     return outside
 
 

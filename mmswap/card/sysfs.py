@@ -76,8 +76,7 @@ def find_amdgpu(*, pci: str | None, total: int | None, unique: str = "", root: P
     wanted = _address(pci or "")
     if wanted:
         found = [card for card in cards if _address_of(card) == wanted]
-        how = f"by its PCI address {wanted}"
-        return AmdgpuCard(tuple(found), how) if found else f"no AMD card in {root} is at PCI address {wanted}"
+        return _at_address(found[0], wanted, total) if found else f"no AMD card in {root} is at PCI address {wanted}"
     found = [card for card in cards if unique and _text(card, "unique_id").lower() == unique.lower()]
     if found:
         return AmdgpuCard(tuple(found), "by its serial number")
@@ -86,6 +85,14 @@ def find_amdgpu(*, pci: str | None, total: int | None, unique: str = "", root: P
     if len(cards) > 1:
         return f"nothing tells which of the {len(cards)} AMD cards in {root} it is"
     return AmdgpuCard(tuple(cards), "the only AMD card")
+
+
+def _at_address(card: Path, address: str, total: int | None) -> AmdgpuCard | str:
+    """A whole card must not answer for a part of it; a size that cannot be read yet is no reason to refuse one."""
+    size = figure(card, "mem_info_vram_total")
+    if total and isinstance(size, int) and size and differs(size, total):
+        return f"the AMD card at PCI address {address} has {format_bytes(size)}, this one {format_bytes(total)}"
+    return AmdgpuCard((card,), f"by its PCI address {address}")
 
 
 def _by_size(cards: list[Path], total: int) -> AmdgpuCard | str:
@@ -124,27 +131,34 @@ def _amd_cards(root: Path) -> list[Path] | str:
     except OSError as error:
         return f"{root} cannot be read ({error.strerror or type(error).__name__})"
     numbered.sort(key=lambda path: int(path.name[4:]))
-    cards = [path / "device" for path in numbered if _vendor(path / "device") == AMD]
+    devices = dict.fromkeys(_device(path) for path in numbered)  # two names may lead to one device
+    cards = [device for device in devices if _is_amd(device)]
     return cards or f"there is no AMD card among the {len(numbered)} in {root}"
 
 
-def _vendor(folder: Path) -> int:
+def _device(card: Path) -> Path:
+    """Where the device itself is: its place stays, while `cardN` is given anew after a reset or a hot plug."""
     try:
-        return int(_text(folder, "vendor"), 16)
+        return (card / "device").resolve(strict=True)
+    except (OSError, RuntimeError):  # a link that leads nowhere, or to itself
+        return card / "device"
+
+
+def _is_amd(folder: Path) -> bool:
+    """By the vendor; where that cannot be read, by the file that amdgpu alone has."""
+    try:
+        return int(_text(folder, "vendor"), 16) == AMD
     except ValueError:
-        return 0
+        return bool(_text(folder, "mem_info_vram_total"))
 
 
 def _address_of(folder: Path) -> str:
-    """By the driver's own word for it, else by the folder that the link leads to."""
+    """By the driver's own word for it, else by the name of its folder."""
     for line in _text(folder, "uevent").splitlines():
         key, _, value = line.partition("=")
-        if key.strip() == "PCI_SLOT_NAME":
+        if key.strip() == "PCI_SLOT_NAME" and _address(value):
             return _address(value)
-    try:
-        return _address(folder.resolve().name)
-    except (OSError, RuntimeError):  # a link that leads to itself
-        return ""
+    return _address(folder.name)
 
 
 def _address(text: str) -> str:

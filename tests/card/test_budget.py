@@ -159,7 +159,9 @@ def test_a_cap_counts_what_is_held_and_names_its_flag() -> None:
 def test_host_memory_keeps_headroom_because_the_process_grows_beside_the_card() -> None:
     assert true_free([host_leaves(64 * GIB)]).bytes == 60 * GIB
     assert true_free([host_leaves(2 * GIB)]).bytes == 1536 * MIB
-    assert host_leaves(0).bytes is None
+    assert host_leaves(None).bytes is None
+    nothing_left = true_free([driver_says((50 * GIB, 62 * GIB), total=62 * GIB), host_leaves(0)], cached=GIB)
+    assert nothing_left.bytes == 512 * MIB
 
 
 def test_bytes_more_or_less_meet_what_is_over_first() -> None:

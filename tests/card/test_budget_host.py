@@ -59,7 +59,7 @@ def test_groups_of_the_first_version(machine: Path) -> None:
 def test_a_meminfo_that_makes_no_sense_is_no_crash(machine: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (machine / "meminfo").write_text(text, encoding="utf-8")
     monkeypatch.setattr(host, "_sysconf", lambda name: 0)
-    assert (host.available(), host.installed()) == (0, 0)
+    assert (host.available(), host.installed()) == (None, 0)
     assert HostCard().free().doubtful
 
 
@@ -69,3 +69,40 @@ def test_a_cgroup_file_that_makes_no_sense_is_no_limit(machine: Path, text: str)
     (machine / "groups").mkdir()
     (machine / "groups" / "memory.max").write_text("many")
     assert HostCard().free().bytes == 40 * GIB
+
+
+@pytest.mark.parametrize(
+    ("limit", "usage", "stat", "left"),
+    [
+        (4 * GIB, GIB, None, 3 * GIB),  # a container that hides the statistics still has its limit
+        (4 * GIB, 2 * GIB, "inactive_file", 2 * GIB),
+        (4 * GIB, 2 * GIB, "inactive_file -9", 2 * GIB),
+        (4 * GIB, 2 * GIB, f"inactive_file {10**18}", 2 * GIB),  # more pages than are used
+        (4 * GIB, 2 * GIB, "inactive_file 0x40000000", 2 * GIB),
+        (0, 0, "", 0),
+        (-1, GIB, "", None),
+        ("0x100000", GIB, "", None),
+        ("9" * 60, GIB, "", None),
+        ("", GIB, "", None),
+        (4 * GIB, -5, "", None),
+        (4 * GIB, "", "", None),
+        (64 * GIB, GIB, "", None),  # as much as there is: no limit
+    ],
+)
+def test_figures_of_a_group_that_make_no_sense_never_decide(
+    machine: Path, limit: object, usage: int, stat: str | None, left: int | None
+) -> None:
+    (machine / "cgroup").write_text("0::/box\n")
+    folder = machine / "groups" / "box"
+    group(folder, limit, usage)
+    (folder / "memory.stat").unlink()
+    if stat is not None:
+        (folder / "memory.stat").write_text(stat)
+    expected = 40 * GIB if left is None else left
+    assert (HostCard().free().bytes, host.available()) == (expected, expected)
+
+
+def test_a_system_that_answers_minus_one_says_nothing(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (machine / "meminfo").unlink()
+    monkeypatch.setattr(host.os, "sysconf", lambda name: -1 if name == "SC_AVPHYS_PAGES" else 4096)
+    assert (host.available(), host.installed()) == (None, 4096 * 4096)

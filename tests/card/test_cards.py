@@ -84,6 +84,7 @@ def test_a_small_integrated_card_that_is_device_0_is_not_chosen_even_if_torch_do
         card = open_card("auto", fake)
         assert (card.spec, card.total()) == ("cuda:1", 20 * GIB)
         assert "(integrated), cuda:1 AMD Radeon RX 7900 XT with 20.0 GiB" in card.choice
+        assert card.choice.startswith("it is the largest that is no part of the processor, of cuda:0 AMD Radeon(TM)")
 
 
 NO_CODE = RuntimeError("HIP error: device kernel image is invalid\nHIP kernel errors might be asynchronously reported")

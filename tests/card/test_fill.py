@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmswap.card import AcceleratorCard, SimulatedCard
+from mmswap.card.budget import Source, wddm_lowers
 from mmswap.card.fill import fill, over_once_placed
 from mmswap.card.outside import Outside
 
@@ -137,3 +138,24 @@ def test_the_log_and_the_decision_are_one_sentence(caplog: pytest.LogCaptureFixt
     with caplog.at_level(logging.INFO):
         assert filled(card, 1000, 1, said) == 800
     assert said == ["only 800 B free once placed: shrinking the context from 1000 to 800 tokens"]
+
+
+def test_windows_budget_falls_on_a_real_card_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The facts' table in hundredths: 15569 while small, ~14540 once 11 GiB are held, of 16368; the weights take 10."""
+    fake = FakeCuda(total=164 * MIB)
+
+    def windows(_: Outside, base: Source, total: int) -> list[Source]:
+        return [wddm_lowers(base, total=total, budget=(145 if fake.reserved(0) >= 112 * MIB else 156) * MIB)]
+
+    monkeypatch.setattr(Outside, "windows", windows)
+    card = AcceleratorCard(fake, 0, outside=Outside())
+    weights = fake.empty(100 * MIB, 0)
+    seemed = card.free().bytes // MIB
+    assert seemed == 56
+    said: list[str] = []
+    found = fill(seemed, lambda n: card.placed("KV cache", n * MIB), card.free, MIB, said.append)
+    assert found == 45
+    assert said == ["only 45.0 MiB free once placed: shrinking the context from 56 to 45 tokens"]
+    assert over_once_placed(card, "x", 45 * MIB, card.free) == 0
+    assert over_once_placed(card, "x", 46 * MIB, card.free) > 0
+    assert weights.numel() == 100 * MIB

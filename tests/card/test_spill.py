@@ -109,6 +109,21 @@ def test_our_own_pins_hide_no_spill_where_the_driver_does_not_count_them() -> No
     assert watch.poll().bytes == 500 * MIB
 
 
+def test_a_look_while_we_pin_waits_and_a_spill_before_it_is_not_hidden() -> None:
+    driver = Driver()
+    watch = driver.watch()
+    driver.grow(300 * MIB)  # before the pins, and not seen yet
+    with watch.pinning():
+        driver.grow(200 * MIB)
+        looked: list[int] = []
+        other = threading.Thread(target=lambda: looked.append(watch.poll().bytes))
+        other.start()
+        driver.pinned += 200 * MIB
+        assert looked == []
+    other.join()
+    assert looked == [300 * MIB]
+
+
 def test_unpinning_takes_the_baseline_down() -> None:
     driver = Driver()
     watch = driver.watch()

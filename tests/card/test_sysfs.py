@@ -122,6 +122,52 @@ def test_an_integrated_card_whose_size_may_be_an_aperture_must_be_the_only_one(r
     assert "nothing tells which of the 2" in str(find_amdgpu(pci=None, total=None, root=root))
 
 
+def test_a_card_that_is_numbered_anew_keeps_its_own_figures(root: Path) -> None:
+    """After a reset or a hot plug `card1` may be another card; one that is gone is unknown, not its successor."""
+    ours = write_card(root, "card1", "0000:03:00.0", used=2 * GIB, link=True)
+    write_card(root, "card2", "0000:0a:00.0", used=9 * GIB, link=True)
+    card = found_card(find_amdgpu(pci="0000:03:00.0", total=NAVI31, root=root))
+    (root / "card1").rename(root / "card7")
+    (root / "card2").rename(root / "card1")
+    assert card.vram().bytes == NAVI31 - 2 * GIB
+    ours.rename(ours.parent / "gone")
+    assert (card.vram().bytes, card.vram().doubtful) == (None, True)
+    ours.parent.joinpath("gone").rename(ours)
+    assert card.vram().bytes == NAVI31 - 2 * GIB
+
+
+def test_two_names_of_one_device_are_no_twins(root: Path) -> None:
+    device = write_card(root, "card1", "0000:03:00.0", link=True)
+    (root / "card9").mkdir()
+    (root / "card9" / "device").symlink_to(device)
+    assert "the only AMD card" in found_card(find_amdgpu(pci=None, total=NAVI31, root=root)).how
+    assert isinstance(find_amdgpu(pci=None, total=None, root=root), AmdgpuCard)
+
+
+def test_at_the_right_address_a_card_of_another_size_does_not_answer(root: Path) -> None:
+    """A whole card must not answer for a part of it, as with NVML."""
+    write_card(root, "card1", "0000:03:00.0", total=192 * GIB, used=180 * GIB)
+    refused = find_amdgpu(pci="0000:03:00.0", total=24 * GIB, root=root)
+    assert refused == "the AMD card at PCI address 0000:03:00.0 has 192.0 GiB, this one 24.0 GiB"
+    assert isinstance(find_amdgpu(pci="0000:03:00.0", total=None, root=root), AmdgpuCard)  # an APU
+    assert isinstance(find_amdgpu(pci="0000:03:00.0", total=190 * GIB, root=root), AmdgpuCard)
+
+
+@pytest.mark.parametrize("uevent", ["", "PCI_SLOT_NAME=\n", "PCI_SLOT_NAME=usb1\n", "PCI_SLOT_NAME"])
+def test_without_a_word_of_the_driver_the_folders_name_is_the_address(root: Path, uevent: str) -> None:
+    device = write_card(root, "card1", "0000:03:00.0", link=True)
+    (device / "uevent").write_text(uevent)
+    assert isinstance(find_amdgpu(pci="0000:03:00.0", total=NAVI31, root=root), AmdgpuCard)
+
+
+def test_a_card_whose_vendor_cannot_be_read_is_known_by_amdgpus_own_file(root: Path) -> None:
+    device = write_card(root, "card1", "0000:03:00.0")
+    (device / "vendor").unlink()
+    assert isinstance(find_amdgpu(pci="0000:03:00.0", total=NAVI31, root=root), AmdgpuCard)
+    (device / "mem_info_vram_total").unlink()
+    assert "no AMD card" in str(find_amdgpu(pci="0000:03:00.0", total=NAVI31, root=root))
+
+
 @pytest.mark.parametrize(
     ("total", "used", "cause"),
     [
