@@ -1,0 +1,36 @@
+"""`mmswap doctor`: what this machine, its card and its packages are, on one page that can be pasted into a bug report.
+
+    for section, check in examine(Patient(Surroundings.real(), "auto")): print(section, check.name, check.value)
+
+Names are looked up when they are used, so that the toolchain's probes can be had without torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mmswap.doctor.check import Check
+    from mmswap.doctor.discreet import Discreet
+    from mmswap.doctor.examination import examine
+    from mmswap.doctor.page import Page
+    from mmswap.doctor.patient import Patient
+    from mmswap.doctor.surroundings import Surroundings
+
+__all__ = ["Check", "Discreet", "Page", "Patient", "Surroundings", "examine"]
+
+_HOME = {
+    "Check": "check",
+    "Discreet": "discreet",
+    "Page": "page",
+    "Patient": "patient",
+    "Surroundings": "surroundings",
+    "examine": "examination",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
