@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from mmswap.card import Card, Reading
+from mmswap.card.fill import over_once_placed
 from mmswap.errors import DoesNotFit
 from mmswap.llm.division import Ahead
 from mmswap.swap.dry_run import DryRun
 from mmswap.swap.peak import Peak
 from mmswap.swap.replay import ARENA
-from mmswap.units import format_bytes
+from mmswap.units import format_apart, format_bytes
 
 SMALLEST_CHUNK = 16
 STEP = 64
@@ -97,6 +98,11 @@ def _counted(peak: Peak) -> Peak:
 class TextMemory:
     """The claims of one prompt at a time. `begin`, then `grow` as tokens come, and `release` in any case.
 
+    What is sized from free bytes is placed to see whether the budget holds it: it may fall as the card fills.
+
+    Attributes:
+        refusal: why `grow` said no the last time, a clause with the figures.
+
     Args:
         free: what can be had now; idle bytes of a pool included, for the allocator gives them before it fails.
         prefill_chunk: most tokens of one prefill step.
@@ -110,6 +116,21 @@ class TextMemory:
         self._cost = PrefillCost(0, 0)
         self._step = 0
         self._claimed = 0
+        self.refusal = ""
+
+    def size(self, tokens: int) -> int:
+        """Bytes of the KV cache of `tokens` and of the smallest prefill step that completes it."""
+        cost = self._cost_of(SMALLEST_CHUNK, max(tokens, SMALLEST_CHUNK), Ahead())
+        return tokens * cost.kv_per_token + cost.kv_fixed + cost.peak
+
+    def kv_bytes(self, tokens: int) -> int:
+        """Bytes of the KV cache of `tokens` of text; 0 where the dry run could not tell."""
+        cost = self._cost_of(SMALLEST_CHUNK, SMALLEST_CHUNK, Ahead())
+        return tokens * cost.kv_per_token + cost.kv_fixed
+
+    def free(self) -> Reading:
+        """What can be had now."""
+        return self._free()
 
     def begin(
         self, tokens: int, features: int, say: Callable[[str], None], ahead: Ahead | None = None, way: int = 0
@@ -131,15 +152,20 @@ class TextMemory:
             self._cost = cost = self._cost_of(largest, tokens, ahead)
             kept = self._kept(tokens)
             need = kept + max(way, ahead.held + cost.peak, self._reserve(tokens)) + features
-            if need <= reading.bytes:
+            over = over_once_placed(self._card, "the prompt", need, self._free)
+            if not over:
                 break
             if chunk <= SMALLEST_CHUNK:
                 advice = "use a larger card, a shorter prompt (/reset in a conversation) or fewer or smaller pictures"
-                raise DoesNotFit(f"The prompt of {tokens} tokens", need, reading.bytes, advice)
+                raise DoesNotFit(f"The prompt of {tokens} tokens", need, max(0, need - over), advice)
+            if need <= reading.bytes:
+                room, smaller = format_bytes(max(0, need - over)), max(SMALLEST_CHUNK, chunk // 2)
+                say(f"only {room} free once placed: shrinking the prefill step from {chunk} to {smaller} tokens")
             chunk = max(SMALLEST_CHUNK, chunk // 2)
+        whole, cache, free = format_apart(need, kept, reading.bytes)
         say(
-            f"Prefill of {tokens} tokens in steps of {largest}: {format_bytes(need)} with the KV cache of "
-            f"{format_bytes(kept)}, and {format_bytes(reading.bytes)} are free."
+            f"Prefill of {tokens} tokens in steps of {largest}: {whole} with the KV cache of {cache}, and {free} are "
+            "free."
         )
         return chunk
 
@@ -159,13 +185,16 @@ class TextMemory:
         """Whether the KV cache may hold `tokens`; if so they are claimed, in pages where there is room for pages."""
         if tokens <= self._claimed:
             return True
-        room = self._kept(self._claimed) + self._free().bytes
         paged = -(-tokens // PAGE) * PAGE
-        for wanted in (paged, tokens):
-            if self._kept(wanted) + self._reserve(wanted) <= room:
+        for wanted in dict.fromkeys((paged, tokens)):
+            more = self._kept(wanted) - self._kept(self._claimed) + self._reserve(wanted)
+            over = over_once_placed(self._card, "the next page of KV cache", more, self._free)
+            if not over:
                 self._claimed = wanted
                 self._card.claim("KV cache", self._kept(wanted))
                 return True
+        needed, free = format_apart(more, max(0, more - over))
+        self.refusal = f"the next step needs {needed} and {free} can be had"
         return False
 
     def release(self) -> None:

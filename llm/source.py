@@ -14,7 +14,7 @@ from huggingface_hub import snapshot_download
 
 from mmswap.errors import ModelError
 
-_HUB_ID = re.compile(r"[A-Za-z0-9_.-]{1,96}(/[A-Za-z0-9_.-]{1,96})?")
+HUB_ID = re.compile(r"[A-Za-z0-9_.-]{1,96}(/[A-Za-z0-9_.-]{1,96})?")
 _NEEDED = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "*.tiktoken")
 
 
@@ -29,7 +29,7 @@ def resolve_source(source: str | Path, *, trust_remote_code: bool = False) -> Pa
         return path
     if name.strip() and path.exists():
         raise ModelError(f"{path} is a file: give the folder of a model, or an id on the hub.")
-    if isinstance(source, Path) or not _HUB_ID.fullmatch(name) or name.startswith((".", "/", "~")):
+    if isinstance(source, Path) or not HUB_ID.fullmatch(name) or name.startswith((".", "/", "~")):
         raise ModelError(f"There is no folder {name}: give the folder of a model, or an id such as org/name.")
     patterns = [*_NEEDED, "*.py"] if trust_remote_code else list(_NEEDED)
     try:

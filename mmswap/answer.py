@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from mmswap.card.spill import SpillCount
+from mmswap.measured import Load
 from mmswap.swap.report import WindowReport
 
 
@@ -28,7 +30,10 @@ class ImageReport:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The result of one prompt. `finish_reason` is `stop` or `length`."""
+    """The result of one prompt. `finish_reason` is `stop` or `length`.
+
+    `load` is what loading the model came to, `spill` what was noticed in this process until now.
+    """
 
     text: str
     finish_reason: str
@@ -40,6 +45,8 @@ class Answer:
     decode_tok_s: float
     card: str
     decisions: tuple[str, ...] = ()
+    load: Load | None = None
+    spill: SpillCount | None = None
 
     def to_json(self) -> Mapping[str, Any]:
         """The object that `mmswap chat --json` prints."""
@@ -54,4 +61,6 @@ class Answer:
             "prefill_tok_s": self.prefill_tok_s,
             "decode_tok_s": self.decode_tok_s,
             "card": self.card,
+            "load": self.load.as_dict() if self.load is not None else None,
+            "spill": asdict(self.spill) if self.spill is not None else None,
         }

@@ -16,7 +16,7 @@ The message of a `UserError` is one sentence that says what to do; front ends pr
 
 from __future__ import annotations
 
-from mmswap.units import format_bytes
+from mmswap.units import format_apart
 
 
 class MmswapError(Exception):
@@ -72,7 +72,8 @@ class DoesNotFit(MmswapError):
     def __init__(self, what: str, need: int, free: int, advice: str) -> None:
         self.need = need
         self.free = free
-        super().__init__(f"{what} needs {format_bytes(need)} and only {format_bytes(free)} can be had: {advice}.")
+        needed, had = format_apart(need, free)
+        super().__init__(f"{what} needs {needed} and only {had} can be had: {advice}.")
 
 
 class WindowMisuse(MmswapError):

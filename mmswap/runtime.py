@@ -7,9 +7,12 @@ for piece in (stream := runtime.stream(messages)): ...          # then stream.an
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -18,24 +21,30 @@ from torch import Tensor
 
 from mmswap.answer import Answer
 from mmswap.card import open_card
+from mmswap.card.spill import SpillCount
+from mmswap.card.watching import watch_of
 from mmswap.chat import Conversation, Message, Picture, Prompt, open_messages, render
 from mmswap.config import RunConfig, SamplingConfig
-from mmswap.errors import ContextOverflow, DoesNotFit, OptionError, WindowMisuse
+from mmswap.errors import ContextOverflow, OptionError, WindowMisuse
 from mmswap.foresight import Way, to_decoder
 from mmswap.llm.checkpoint import check_checkpoint
+from mmswap.llm.context import ContextBeyondCard, choose_context
 from mmswap.llm.ending import end_ids
 from mmswap.llm.loader import load_config, load_model, resolve_dtype, stored_dtype
 from mmswap.llm.memory import TextMemory, prefill_cost, query_groups
 from mmswap.llm.parts import find_parts
 from mmswap.llm.source import resolve_source
-from mmswap.placement import place
+from mmswap.measured import Measurements, Tally
+from mmswap.placement import answer_to_spill, place, require_room, weigh
+from mmswap.profiling import experience_of
 from mmswap.stream import Stream
-from mmswap.swap.dry_run import DryRun, policy_of
+from mmswap.swap.dry_run import DryRun, calibrate, policy_of
 from mmswap.vision.encoder import Encoder, Job
 from mmswap.vision.processor import Prepared, load_processor
 from mmswap.vision.tower import find_tower
 
 Say = Callable[[str], None]
+log = logging.getLogger(__name__)
 
 
 def carried_model() -> Path:
@@ -73,6 +82,8 @@ class Runtime:
     Attributes:
         decisions: what was decided while loading, each with its reason.
         context: tokens that prompt and answer may hold together.
+        limited_by_card: whether the card's memory, and neither the model nor the user, set the context.
+        watch: notices spills. tally: what was measured so far; see `measurements`.
     """
 
     def __init__(
@@ -81,25 +92,36 @@ class Runtime:
         self.config = config
         self.decisions: list[str] = []
         say = self.decisions.append
-        self.card = open_card(config.card)
+        self.card = open_card(config.card, vram_limit=config.vram_limit)
         say(f"Card: {self.card.name}, because {self.card.choice or 'it was asked for'}.")
+        before = self.card.free()
         folder = resolve_source(source, trust_remote_code=config.trust_remote_code)
         self.processor = load_processor(folder, config.image, trust_remote_code=config.trust_remote_code)
         self.model = self._load_model(folder, progress)
         parts = find_parts(self.model)
         tower = find_tower(self.model)
-        dry_run = DryRun(self.model, policy=policy_of(self.card.device))
+        experience = experience_of(self.model, self.card)
+        policy = policy_of(self.card.device)
+        known = experience.profile.scratch if experience.profile is not None else None
+        dry_run = DryRun(self.model, policy=policy, scratch=calibrate(policy, known))
         pool = place(self.model, tower, parts, self.card, config.swap, say)
-        self._require_room()
-        self.encoder = Encoder(tower, dry_run, self.card, pool, config.swap)
+        aloud = partial(_aloud, say)
+        require_room(self.model, self.card, config.swap, aloud)
+        self.watch = pool.watch if pool is not None else watch_of(self.card)
+        self.watch.answer = answer_to_spill(config.swap.layers if pool is not None else 0)
+        self.watch.start()
+        self.encoder = Encoder(tower, dry_run, self.card, pool, config.swap, experience)
         free = self.card.free if pool is None else pool.free
         groups = query_groups(self.model.config.get_text_config(decoder=True))
         cost_of = prefill_cost(dry_run, parts.decoder_name, len(parts.layers), groups)
         self.memory = TextMemory(cost_of, self.card, free, config.prefill_chunk)
         self._dry_run = dry_run
         self.end_ids = end_ids(self.model.config, self.model.generation_config, self.processor.tokenizer)
-        self.context = self._context()
-        say(f"Context: {self.context} tokens. {self.processor.limits()}")
+        weights = weigh(self.model, tower, self._checkpoint, before, self.card, config.swap, say)
+        chosen = choose_context(self.memory, self.card, limit=self._made_for(), wanted=config.context, say=aloud)
+        self.context, self.limited_by_card = chosen.tokens, chosen.by_card
+        self.tally = Tally(replace(weights, context=chosen.tokens, kv_bytes=chosen.kv_bytes))
+        say(f"Context: {chosen.tokens} tokens, {chosen.reason}. {self.processor.limits()}")
         self._turn = threading.Lock()
         self._holder: int | None = None
 
@@ -120,6 +142,8 @@ class Runtime:
             sampling: how tokens are chosen; or single fields of `SamplingConfig` as keywords.
         """
         if isinstance(prompt, str):
+            if not prompt.strip() and not images:
+                raise OptionError("The prompt is empty: write a question.")
             conversation = Conversation(self.config.image)
             conversation.ask(prompt, images)
             messages: Sequence[Message] = conversation.messages
@@ -157,6 +181,15 @@ class Runtime:
             self.encoder.explain(self.on_card(prepared.inputs), said.append)
         return said
 
+    def spill(self) -> SpillCount:
+        """What the driver placed in host memory since the model was loaded; looked up now."""
+        self.watch.poll()
+        return self.watch.count()
+
+    def measurements(self) -> Measurements:
+        """Predicted beside measured, windows and spills so far."""
+        return self.tally.so_far(self.spill())
+
     def prepare(self, prompt: Prompt) -> Prepared:
         """The tensors of a prompt, if they fit into the context: counted before any tower runs.
 
@@ -165,8 +198,9 @@ class Runtime:
         """
         prepared = self.processor.prepare(prompt.text, prompt.images, prompt.literals)
         tokens = prepared.inputs["input_ids"].shape[1]
-        if tokens >= self.context:
-            raise ContextOverflow(tokens, self.context)
+        limit = self._made_for() if self.limited_by_card else self.context  # `reserve` looks at the card
+        if tokens >= limit:
+            raise ContextOverflow(tokens, limit)
         return prepared
 
     def render(self, messages: list[dict[str, Any]]) -> Prompt:
@@ -204,17 +238,22 @@ class Runtime:
 
         Raises:
             DoesNotFit: they do not; nothing has been run.
+            ContextBeyondCard: they do by now, and are more than the context that the card was found to have room for.
         """
         tokens, features = inputs["input_ids"].shape[1], job.peak.output if job is not None else 0
-        if not self.card.can_swap:
-            return self.memory.begin(tokens, features, say)
-        way = Way(inputs) if job is None else Way(inputs, job.peak.result, job.call.entry)
-        peak = self._dry_run.tower_peak(to_decoder, way)
-        return self.memory.begin(tokens, features, say, peak.result, peak.total if peak.result is not None else 0)
+        ahead, way_bytes = None, 0
+        if self.card.can_swap:
+            way = Way(inputs) if job is None else Way(inputs, job.peak.result, job.call.entry)
+            peak = self._dry_run.tower_peak(to_decoder, way)
+            ahead, way_bytes = peak.result, peak.total if peak.result is not None else 0
+        chunk = self.memory.begin(tokens, features, say, ahead, way_bytes)
+        if tokens >= self.context:
+            raise ContextBeyondCard(tokens, self.context)
+        return chunk
 
     def _load_model(self, folder: Path, progress: Callable[[int, int], None] | None) -> Any:
         trust = self.config.trust_remote_code
-        checkpoint = check_checkpoint(folder)
+        checkpoint = self._checkpoint = check_checkpoint(folder)
         stored = stored_dtype(load_config(folder, trust_remote_code=trust), checkpoint)
         on_host = not self.card.can_swap
         dtype, why = resolve_dtype(stored, checkpoint.nbytes, host=on_host, wanted=self.config.dtype)
@@ -223,18 +262,13 @@ class Runtime:
             folder, dtype=dtype, attention=self.config.attention, trust_remote_code=trust, progress=progress
         )
 
-    def _context(self) -> int:
+    def _made_for(self) -> int:
+        """Tokens that the model was made for."""
         text = self.model.config.get_text_config(decoder=True)
-        limit = getattr(text, "max_position_embeddings", None) or 4096
-        wanted = self.config.context
-        if wanted is not None and wanted > limit:
-            raise OptionError(f"--context {wanted} is above the {limit} tokens that this model was made for.")
-        return int(wanted or limit)
+        return int(getattr(text, "max_position_embeddings", None) or 4096)
 
-    def _require_room(self) -> None:
-        over = self.card.overfull()
-        if over:
-            advice = "use a larger card or a smaller model"
-            if not self.config.swap.tower_on_cpu:
-                advice += ", or --no-mmproj-offload to keep the vision tower on the CPU"
-            raise DoesNotFit("The model", self.card.total() + over, self.card.total(), advice)
+
+def _aloud(say: Say, sentence: str) -> None:
+    """A decision that nobody should have to ask for."""
+    say(sentence)
+    log.warning(sentence)

@@ -14,6 +14,8 @@ from mmswap.config import SamplingConfig
 from mmswap.errors import WindowMisuse
 from mmswap.llm.decode import generate
 from mmswap.llm.writer import Writer
+from mmswap.measured import EncodePeak
+from mmswap.swap.report import WindowReport
 from mmswap.vision.cache import tensor_bytes
 from mmswap.vision.encoder import Encoded, Job, no_window
 from mmswap.vision.processor import Prepared
@@ -74,6 +76,7 @@ class Stream(Iterator[str]):
     def _respond(self, prompt: Prompt, prepared: Prepared) -> Iterator[str]:
         runtime = self._runtime
         tokens = prepared.inputs["input_ids"].shape[1]
+        self._tell_spills()
         inputs = runtime.on_card(prepared.inputs)
         job = runtime.encoder.begin(inputs, self._say) if prepared.images else None
         chunk = runtime.reserve(inputs, job, self._say)
@@ -111,20 +114,51 @@ class Stream(Iterator[str]):
     def _conclude(self, text: str, tokens: int, prepared: Prepared, encoded: Encoded | None, writer: Writer) -> None:
         runtime = self._runtime
         runtime.encoder.settle()
-        if writer.full:
-            self._say(f"The answer ends after {writer.tokens} tokens: the card has no room for a longer KV cache.")
+        window = encoded.report() if encoded is not None else no_window("There is no picture in this prompt.")
+        images = _image_reports(prepared, encoded)
+        self._tell_end(tokens, writer)
+        self._look_back(window, images)
         self._answer = Answer(
             text=text,
             finish_reason=writer.finish_reason or "stop",
             prompt_tokens=tokens,
             completion_tokens=writer.tokens,
-            images=_image_reports(prepared, encoded),
-            window=encoded.report() if encoded is not None else no_window("There is no picture in this prompt."),
+            images=images,
+            window=window,
             prefill_tok_s=writer.statistics.prefill_rate or 0.0,
             decode_tok_s=writer.statistics.decode_rate or 0.0,
             card=runtime.card.spec,
             decisions=(*runtime.decisions, *self._decisions),
+            load=runtime.tally.load,
+            spill=runtime.watch.count(),
         )
+
+    def _tell_end(self, tokens: int, writer: Writer) -> None:
+        """Says it if the card's memory, and nothing else, ended the answer."""
+        runtime, end = self._runtime, f"The answer ends after {writer.tokens} tokens"
+        if writer.full:
+            self._say(f"{end}: the card has no room for a longer KV cache ({runtime.memory.refusal}).")
+        elif writer.finish_reason == "length" and runtime.limited_by_card and tokens + writer.tokens >= runtime.context:
+            self._say(
+                f"{end}: the card has no room for a longer KV cache than the context of {runtime.context} tokens."
+            )
+
+    def _look_back(self, window: WindowReport, images: tuple[ImageReport, ...]) -> None:
+        """Adds the prompt to the figures, and looks for a spill."""
+        runtime = self._runtime
+        if runtime.encoder.pool is None:  # a pool's windows count their own
+            runtime.watch.note(window.spilled_bytes, "when a picture had been encoded")
+        runtime.watch.poll("when an answer had been given")
+        self._tell_spills()
+        peak = None
+        if any(image.encode_ms for image in images):  # both peaks are the whole call's
+            patches = sum(image.patches for image in images)
+            peak = EncodePeak(patches, images[0].peak_predicted, images[0].peak_measured)
+        runtime.tally.add(window, peak)
+
+    def _tell_spills(self) -> None:
+        for sentence in self._runtime.watch.news():
+            self._say(sentence)
 
 
 def _image_reports(prepared: Prepared, encoded: Encoded | None) -> tuple[ImageReport, ...]:

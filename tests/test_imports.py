@@ -24,8 +24,13 @@ FLOORS = {
     "mmswap.hip_ext": 0,
     "mmswap.answer": 4,
     "mmswap.chat": 4,
+    "mmswap.blueprint": 4,
+    "mmswap.doctor": 4,
     "mmswap.foresight": 4,
+    "mmswap.measured": 4,
     "mmswap.placement": 4,
+    "mmswap.profiling": 4,
+    "mmswap.sizing": 4,
     "mmswap.stream": 4,
     "mmswap.runtime": 4,
     "mmswap.cli": 5,
@@ -33,7 +38,16 @@ FLOORS = {
     "mmswap.server": 5,
 }
 NEVER_NEEDED = ("torchvision", "accelerate", "amdsmi", "torch.distributed", "triton")
-PURE = ("mmswap.swap.plan", "mmswap.card.budget", "mmswap.errors", "mmswap.units", "mmswap.config")
+PURE = (
+    "mmswap.swap.plan",
+    "mmswap.swap.fit",
+    "mmswap.card.budget",
+    "mmswap.card.wddm",
+    "mmswap.card.sysfs",
+    "mmswap.errors",
+    "mmswap.units",
+    "mmswap.config",
+)
 
 
 def modules() -> dict[str, Path]:

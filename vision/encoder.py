@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,50 +20,25 @@ from mmswap.card import Card, HostCard, Reading
 from mmswap.config import SwapConfig
 from mmswap.errors import DoesNotFit
 from mmswap.swap.dry_run import DryRun, measure
+from mmswap.swap.experience import Experience
 from mmswap.swap.peak import Peak
 from mmswap.swap.plan import Plan, plan
 from mmswap.swap.pool import SwapPool
 from mmswap.swap.report import WindowReport
 from mmswap.units import MIB, format_bytes
-from mmswap.vision.cache import FeatureCache, content_key, tensor_bytes
+from mmswap.vision.cache import FeatureCache, content_key
+from mmswap.vision.job import Encoded, Job
 from mmswap.vision.merge import CannotMerge, merge
 from mmswap.vision.tower import Call, Tower, find_tower
 
 Say = Callable[[str], None]
 Singles = Callable[[], Sequence[Mapping[str, torch.Tensor]]]
 
+__all__ = ["Encoded", "Encoder", "Job", "no_window", "run_tower"]
+
 CACHE_BYTES = 256 * MIB
 HOST = HostCard()
 ADVICE = "use a smaller --image-max-pixels, or --no-mmproj-offload"
-
-
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """Features of all pictures of one prompt, and what they cost; bytes and milliseconds.
-
-    `report()` is final once everything is restored.
-    """
-
-    features: Any
-    peak_predicted: int
-    encode_ms: float
-    report: Callable[[], WindowReport]
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One tower call with what is known of it before it runs."""
-
-    call: Call
-    peak: Peak
-
-    @property
-    def inputs(self) -> int:
-        return tensor_bytes((self.call.args, self.call.kwargs))
-
-    def need(self, lent: int, kept: int) -> int:
-        """Bytes outside of `lent` lent ones: the call's own, its inputs, and `kept` bytes of features copied out."""
-        return self.peak.beyond(lent) + self.inputs + kept
 
 
 class Encoder:
@@ -71,13 +46,23 @@ class Encoder:
 
     Args:
         tower: of the live model. pool: None where nothing may be evicted.
+        experience: what earlier runs on this card taught; None neither asks nor notes anything.
     """
 
-    def __init__(self, tower: Tower, dry_run: DryRun, card: Card, pool: SwapPool | None, swap: SwapConfig) -> None:
+    def __init__(
+        self,
+        tower: Tower,
+        dry_run: DryRun,
+        card: Card,
+        pool: SwapPool | None,
+        swap: SwapConfig,
+        experience: Experience | None = None,
+    ) -> None:
         self.tower = tower
         self.card = card
         self.pool = pool
         self.swap = swap
+        self.experience = experience
         self.cache = FeatureCache(CACHE_BYTES)
         self._dry_run = dry_run
 
@@ -150,7 +135,7 @@ class Encoder:
             try:
                 return self._run(jobs, whole, need, layers, say)
             except torch.OutOfMemoryError:
-                layers = len(decided.evict) + 1
+                layers = len(decided.evict) + self.pool.caution.units + 1
                 if layers > len(self.pool.rungs):
                     raise DoesNotFit("The vision encoder", decided.need, decided.free + decided.lent, ADVICE) from None
                 say(f"The encoder ran out of memory: trying again with {layers} units evicted.")
@@ -158,7 +143,7 @@ class Encoder:
     def _run(self, jobs: Sequence[Job], whole: Peak, need: Callable[[int], int], layers: int, say: Say) -> Encoded:
         assert self.pool is not None
         pieces, encode_ms = [], 0.0
-        with self.pool.window(need, layers=layers, margin=self.swap.margin, overlap=True) as window:
+        with self.pool.window(need, layers=layers, margin=self._margin, overlap=True) as window:
             say(window.plan.reason)
             for job in jobs:
                 features, taken = self._timed(job.call)
@@ -166,7 +151,8 @@ class Encoder:
                 encode_ms += taken
                 del features
         features = pieces[0] if len(pieces) == 1 else merge(whole.result, pieces)
-        peak = max(job.peak.with_scratch for job in jobs)
+        self._learn(max(jobs, key=self._expected), window.report.peak_measured, say)
+        peak = max(self._expected(job) + job.extra for job in jobs)
         return Encoded(features, peak, encode_ms, lambda: window.report)
 
     def _on_cpu(self, job: Job, why: str, say: Say) -> Encoded:
@@ -178,8 +164,10 @@ class Encoder:
             begun = time.perf_counter()
             peak = measure(lambda: kept.append(self.tower.run(call)), HOST)
             encode_ms = (time.perf_counter() - begun) * 1e3
+        if not self.card.can_swap:  # else this was not the card, and says nothing about it
+            self._learn(job, peak.live, say)
         report = replace(no_window(why), peak_measured=peak.live)
-        return Encoded(self._on_card(kept[0]), job.peak.with_scratch, encode_ms, lambda: report)
+        return Encoded(self._on_card(kept[0]), job.peak.live, encode_ms, lambda: report)
 
     def _unswapped(self, job: Job, say: Say) -> Encoded:
         """Swapping is off: the tower runs as if the feature did not exist, and what it spills is only counted."""
@@ -192,6 +180,8 @@ class Encoder:
         call = job.call.mapped(lambda tensor: tensor.to(self.card.device))
         peak = measure(lambda: kept.append(self.tower.run(call)), self.card)
         encode_ms = (time.perf_counter() - begun) * 1e3
+        measured = peak.live + self._uploaded(job)
+        self._learn(job, measured, say)
         spilled = max(0, peak.total + job.inputs - reading.bytes) if peak.events else 0
         report = WindowReport(
             opened=False,
@@ -200,9 +190,9 @@ class Encoder:
             free=decided.free,
             deficit=decided.deficit,
             spilled_bytes=spilled,
-            peak_measured=peak.live,
+            peak_measured=measured,
         )
-        return Encoded(kept[0], job.peak.with_scratch, encode_ms, lambda: report)
+        return Encoded(kept[0], self._expected(job) + job.extra, encode_ms, lambda: report)
 
     def _job(self, call: Call, say: Say) -> Job:
         job = Job(call, self._dry_run.tower_peak(run_tower, call))
@@ -210,11 +200,37 @@ class Encoder:
             f"The encoder's peak is {format_bytes(job.peak.with_scratch)} ({job.peak.how}); beside it "
             f"{format_bytes(job.inputs)} of pixels and {format_bytes(job.peak.output)} of features."
         )
-        return job
+        if self.experience is None:
+            return job
+        extra, why = self.experience.extra(job.shape, self._expected(job))
+        if why:
+            say(why)
+        return replace(job, extra=extra)
+
+    def _expected(self, job: Job) -> int:
+        """What a measurement on this card would show: its allocator sees scratch and inputs, a tracker sees neither."""
+        peak = job.peak.with_scratch if self.card.device.type == "cuda" else job.peak.live
+        return peak + self._uploaded(job)
+
+    def _uploaded(self, job: Job) -> int:
+        """Bytes of inputs that are copied to the card for a run; on the host they are where they were."""
+        return job.inputs if self.card.device.type == "cuda" else 0
+
+    def _learn(self, job: Job, measured: int, say: Say) -> None:
+        if self.experience is not None and job.peak.events:
+            taught = self.experience.learn(job.shape, self._expected(job), measured)
+            if taught:
+                say(taught)
+
+    @property
+    def _margin(self) -> float:
+        """A margin that was asked for stands; the usual one gives way to what a profile knows."""
+        usual = self.swap.margin == SwapConfig().margin
+        return self.experience.margin(self.swap.margin) if self.experience is not None and usual else self.swap.margin
 
     def _decide(self, need: Callable[[int], int], layers: int) -> Plan:
         rungs = self.pool.rungs if self.pool is not None else ()
-        margin, rate = self.swap.margin, self.card.link_rate()
+        margin, rate = self._margin, self.card.link_rate()
         return plan(need, self._free().bytes, rungs, layers=layers, margin=margin, link_rate=rate)
 
     def _free(self) -> Reading:

@@ -197,16 +197,19 @@ def differs(size: int, total: int) -> bool:
     return below(size, total) or below(total, size)
 
 
-def simulated_free(capacity: int, claims: Mapping[str, int], *, budget: int | None = None) -> Reading:
+def simulated_free(
+    capacity: int, claims: Mapping[str, int], *, budget: int | None = None, bound: str = "a budget"
+) -> Reading:
     """What is left of a simulated card once everything that is claimed has been taken off. Exact: no headroom.
 
     Args:
         budget: what this process may use of it at the moment; None for all.
+        bound: what the budget is, for people.
     """
     claimed = sum(claims.values())
     listing = ", ".join(f"{label} {format_bytes(size)}" for label, size in claims.items() if size) or "nothing"
     allowed = capacity if budget is None else max(0, min(capacity, budget))
-    less = f" with a budget of {format_bytes(allowed)}" if allowed < capacity else ""
+    less = f" with {bound} of {format_bytes(allowed)}" if allowed < capacity else ""
     over = max(0, claimed - allowed)
     if over:
         reason = f"the simulated card of {format_bytes(capacity)}{less} is over-full by {over} bytes: {listing}"

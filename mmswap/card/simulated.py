@@ -69,7 +69,10 @@ class SimulatedCard(Card):
         return self.capacity
 
     def free(self) -> Reading:
-        return simulated_free(self.capacity, dict(self.claims), budget=self._allowed())
+        allowed = self._allowed()
+        by_user = self._limit is not None and allowed == self._limit
+        bound = "a --vram-limit" if by_user else "a budget"
+        return simulated_free(self.capacity, dict(self.claims), budget=allowed, bound=bound)
 
     @contextmanager
     def placed(self, label: str, nbytes: int) -> Iterator[bool]:

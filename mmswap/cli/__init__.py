@@ -1,4 +1,4 @@
-"""The command line. `mmswap chat` talks to a model; mistakes end in one sentence and exit code 2."""
+"""The command line: `chat`, `plan`, `profile`, `doctor`. Mistakes end in one sentence and exit code 2."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ import typer
 
 from mmswap import __version__
 from mmswap.cli.chat import chat
+from mmswap.cli.doctor import doctor
+from mmswap.cli.plan import plan
+from mmswap.cli.profile import profile
 from mmswap.errors import MmswapError, UserError
 
 CANNOT_WRITE = (errno.ENOSPC, errno.EIO, errno.EDQUOT if hasattr(errno, "EDQUOT") else errno.ENOSPC)
@@ -24,7 +27,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.command()(chat)
+for command in (chat, plan, profile, doctor):
+    app.command()(command)
 
 
 @app.callback(invoke_without_command=True)

@@ -26,10 +26,17 @@ def chat(
         typer.Option(metavar="DIR_OR_HUB_ID", help="Checkpoint folder or hub id. [default: the carried model]"),
     ] = None,
     system: Annotated[str | None, typer.Option(help="A system message for the whole conversation.")] = None,
-    card: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, sim:16GiB or sim:16GiB@24GB/s.")] = "auto",
+    card: Annotated[
+        str, typer.Option(help="auto, cpu, cuda, cuda:1, sim:16GiB, sim:16GiB@24GB/s or sim:16GiB+wddm.")
+    ] = "auto",
+    vram_limit: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Use no more of the card, for example 14GiB.")
+    ] = None,
     dtype: Annotated[str, typer.Option(help="auto (as stored), float32, float16 or bfloat16.")] = "auto",
     attention: Annotated[str, typer.Option(help="sdpa or eager.")] = "sdpa",
-    context: Annotated[int | None, typer.Option(help="Tokens of prompt and answer. [default: the model's]")] = None,
+    context: Annotated[
+        int | None, typer.Option(help="Tokens of prompt and answer. [default: the model's, or what fits]")
+    ] = None,
     prefill_chunk: Annotated[int, typer.Option(help="Most prompt tokens of one forward pass.")] = 2048,
     mmproj_swap_layers: Annotated[
         int, typer.Option(help="Units to evict for an image: -1 as many as needed, 0 never, N always N.")
@@ -69,6 +76,7 @@ def chat(
     )
     config = RunConfig.of(
         card=card,
+        vram_limit=vram_limit,
         dtype=dtype,
         context=context,
         attention=attention,
@@ -79,6 +87,8 @@ def chat(
         mmproj_swap_layers=mmproj_swap_layers,
         no_mmproj_offload=no_mmproj_offload,
     )
+    if prompt is not None and not prompt.strip():
+        raise OptionError("The prompt is empty: write a question, or leave it out to begin a conversation.")
     if as_json and prompt is None:
         raise OptionError("--json prints one answer: give the prompt on the command line.")
     conversation = _begin(config, system, prompt, image or [])
@@ -122,7 +132,8 @@ def _answer_once(runtime: Any, conversation: Any, sampling: SamplingConfig, *, e
         if not as_json:
             report.write(piece)
     if as_json:
-        print(json.dumps(stream.answer.to_json(), ensure_ascii=sys.stdout.encoding.lower() not in ("utf-8", "utf8")))
+        ascii_only = sys.stdout.encoding.lower() not in ("utf-8", "utf8")
+        report.write(json.dumps(stream.answer.to_json(), ensure_ascii=ascii_only) + "\n")
     else:
         report.write("\n")
-        report.line(stream.answer)
+        report.line(stream.answer, load=True)

@@ -43,6 +43,7 @@ class Repl:
         self.sampling = sampling
         self.explain = explain
         self.pending: list[str] = []
+        self._first = True
         if pending:
             self._add_images(pending)
 
@@ -142,7 +143,8 @@ class Repl:
             report.write(" [stopped]\n")
         else:
             report.write("\n")
-            report.line(stream.answer)
+            report.line(stream.answer, load=self._first)
+            self._first = False
         self.pending.clear()
         self.conversation.reply("".join(said))
 

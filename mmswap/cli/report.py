@@ -2,29 +2,45 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 from typing import TYPE_CHECKING
 
-from mmswap.units import format_bytes
+from mmswap.units import format_apart, format_bytes
 
 if TYPE_CHECKING:
     from mmswap.answer import Answer
+    from mmswap.measured import Load
 
 
 def write(text: str) -> None:
-    """A piece of the answer, at once."""
-    sys.stdout.write(text)
-    sys.stdout.flush()
+    """A piece of the answer, at once.
+
+    Raises:
+        OSError: it cannot be written; what is left in the buffer is dropped, so that the interpreter does not try it
+            again at its end, and complain.
+    """
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except OSError:
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, sys.stdout.fileno())
+            os.close(nowhere)
+        raise
 
 
 def explain(decision: str) -> None:
     """One decision with its reason, on standard error."""
-    print(f"· {decision}", file=sys.stderr, flush=True)
+    _note(f"· {decision}")
 
 
-def line(answer: Answer) -> None:
-    """The numbers of one answer, on standard error."""
-    print(f"[{summary(answer)}]", file=sys.stderr, flush=True)
+def line(answer: Answer, *, load: bool = False) -> None:
+    """The numbers of one answer, on standard error; `load` adds those of the model's loading."""
+    weights = [_weights(answer.load)] if load and answer.load is not None else []
+    _note(f"[{' | '.join([summary(answer), *weights])}]")
 
 
 def summary(answer: Answer) -> str:
@@ -41,6 +57,10 @@ def summary(answer: Answer) -> str:
         parts.append("nothing evicted")
     if window.spilled_bytes:
         parts.append(f"SPILLED {format_bytes(window.spilled_bytes)}")
+    elif answer.spill is not None and answer.spill.bytes:
+        parts.append(f"SPILLED {format_bytes(answer.spill.bytes)}")
+    if answer.spill is not None and answer.spill.count:
+        parts.append(f"{_times(answer.spill.count)} so far, {format_bytes(answer.spill.worst_bytes)} at worst")
     parts.append(f"prefill {answer.prefill_tok_s:.0f} tok/s")
     if answer.decode_tok_s:  # an answer of one token is the prefill's alone
         parts.append(f"decode {answer.decode_tok_s:.1f} tok/s")
@@ -48,8 +68,22 @@ def summary(answer: Answer) -> str:
     return " | ".join(parts)
 
 
+def _note(text: str) -> None:
+    with contextlib.suppress(OSError):  # a standard error that cannot be written must not end the answer
+        print(text, file=sys.stderr, flush=True)
+
+
 def _units(count: int) -> str:
     return "1 unit" if count == 1 else f"{count} units"
+
+
+def _times(count: int) -> str:
+    return "1 spill" if count == 1 else f"{count} spills"
+
+
+def _weights(load: Load) -> str:
+    predicted, measured = format_apart(load.weights_predicted, load.weights_measured)
+    return f"weights {predicted} predicted, {measured} measured"
 
 
 def _images(answer: Answer) -> str:
@@ -58,5 +92,5 @@ def _images(answer: Answer) -> str:
         return f"{patches} patches, encoded before"
     encode = sum(image.encode_ms for image in answer.images)
     first = answer.images[0]
-    peaks = f"peak {format_bytes(first.peak_predicted)} predicted, {format_bytes(first.peak_measured)} measured"
-    return f"{patches} patches in {encode:.1f} ms, {peaks}"
+    predicted, measured = format_apart(first.peak_predicted, first.peak_measured)
+    return f"{patches} patches in {encode:.1f} ms, peak {predicted} predicted, {measured} measured"

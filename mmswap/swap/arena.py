@@ -31,6 +31,12 @@ class Usage:
     peak: int = 0
     growth: int = 0
 
+    def beyond(self, lent: int, room: int) -> int:
+        """Bytes taken beyond what there was: `lent` ones, and `room` beside them; below 0 where that much was over
+        already, and the lent bytes had to pay for it."""
+        unpaid = max(0, min(self.peak, lent) - max(0, lent + room)) if room < 0 else 0
+        return max(0, self.growth - max(0, room)) + unpaid
+
 
 class Arena(ABC):
     """Slabs in ladder order.

@@ -202,14 +202,21 @@ def measure(call: Callable[[], Any], card: _HasDevice) -> Peak:
     return Peak(tracker.peak, tracker.peak, _bytes_of(result), tuple(tracker.events), "measured", ARENA)
 
 
-def calibrate(policy: Policy) -> ScratchTable:
-    """An empty scratch table for a card with that allocator; it calibrates itself by what a trace asks of it.
+def calibrate(policy: Policy, known: Mapping[str, Any] | None = None) -> ScratchTable:
+    """A scratch table for a card with that allocator; it calibrates itself by what a trace asks of it.
 
     On a GPU (never run on one yet) small calls are measured on the current device, and no more than 32 MiB at once.
+
+    Args:
+        known: what `ScratchTable.state` gave earlier; taken over if it is for this device and this torch.
     """
-    if policy is TORCH:
-        return ScratchTable(CudaMeter() if torch.cuda.is_available() else None, 32 * MIB, kernels.on_a_card)
-    return ScratchTable(CpuMeter())
+    if policy is ARENA:
+        table = ScratchTable(CpuMeter())
+    else:
+        table = ScratchTable(CudaMeter() if torch.cuda.is_available() else None, 32 * MIB, kernels.on_a_card)
+    if known is not None:
+        table.load(known)
+    return table
 
 
 def policy_of(device: Any) -> Policy:

@@ -7,6 +7,7 @@ Fake arguments are made real for the moment of the call; integer and bool argume
 
 from __future__ import annotations
 
+import platform
 from typing import Any
 
 import torch
@@ -21,6 +22,11 @@ class CpuMeter:
     """Reads torch's CPU allocator through the profiler's memory events (the plain one, which starts in 0.5 ms)."""
 
     device = "cpu"
+
+    def identity(self) -> str:
+        """For what its figures hold: kernels differ by instruction set and number of threads."""
+        capability = torch.backends.cpu.get_cpu_capability()
+        return f"{platform.machine()} {capability}, {torch.get_num_threads()} threads"
 
     def scratch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
         """Most bytes alive during the call beyond its results; None where it cannot be read."""
@@ -56,6 +62,10 @@ class CudaMeter:
 
     def __init__(self, device: str = "cuda") -> None:
         self.device = device
+
+    def identity(self) -> str:
+        """For what its figures hold: the card's model."""
+        return str(torch.cuda.get_device_name(self.device))
 
     def scratch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
         """Most bytes alive during the call beyond its results; None where the call fails on this device."""

@@ -25,6 +25,9 @@ class Host(Protocol):
     def allocate(self, nbytes: int) -> Tensor:
         """uint8 [nbytes] on the host, exactly."""
 
+    def locked(self) -> int:
+        """Bytes that are page-locked now: a driver may count them as this process's host memory."""
+
     def release(self) -> None:
         """Nobody uses what was allocated any more."""
 
@@ -34,6 +37,9 @@ class PageableHost:
 
     def allocate(self, nbytes: int) -> Tensor:
         return pageable(nbytes)
+
+    def locked(self) -> int:
+        return 0
 
     def release(self) -> None:
         """Ordinary memory goes with its tensor."""
@@ -60,6 +66,11 @@ class Mirrors:
     @property
     def nbytes(self) -> int:
         return sum(copy.numel() for copy in self._copies.values())
+
+    @property
+    def locked(self) -> int:
+        """The page-locked part of it, whole pages."""
+        return self._host.locked()
 
     def ensure(self, unit: Unit, slab: Tensor) -> None:
         """Makes the unit's mirror if there is none, or if its weights were written since. The unit must be at home."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mmswap.swap.replay import ARENA, Policy, growth
+from mmswap.swap.replay import ARENA, TORCH, Policy, growth, least_free
 from mmswap.swap.tracker import SCRATCH, Event
 
 
@@ -49,6 +49,14 @@ class Peak:
             grown = growth(self.events, lent, self.policy) if self.events else max(0, self.with_scratch - lent)
             self._grown[lent] = grown
         return min(grown for size, grown in self._grown.items() if size <= lent)
+
+    def reserved(self, policy: Policy = TORCH) -> int:
+        """Bytes that an allocator of that policy takes from the device, as if it had all of it."""
+        return growth(self.events, 0, policy) if self.events else self.with_scratch
+
+    def least_free(self, policy: Policy = TORCH) -> int:
+        """The fewest free bytes with which the call runs, and with any number above; see `replay.least_free`."""
+        return least_free(self.events, 0, policy) if self.events else self.with_scratch
 
     def lasting(self) -> Peak:
         """The same without what kernels take inside one op."""

@@ -50,6 +50,9 @@ class PinnedHost:
             self._give_up()
         return whole.narrow(0, 0, nbytes)
 
+    def locked(self) -> int:
+        return sum(whole.numel() for whole in self._locked)
+
     def release(self) -> None:
         """Unlocks everything. No copy may be under way."""
         _unlock(self._backend, self._locked)
@@ -67,7 +70,7 @@ class PinnedHost:
 
     def _give_up(self) -> None:
         self.complete = False
-        locked = format_bytes(sum(whole.numel() for whole in self._locked))
+        locked = format_bytes(self.locked())
         log.warning("mirrors beyond %s stay in ordinary memory and return more slowly: they cannot be locked", locked)
 
 

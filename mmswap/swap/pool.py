@@ -9,17 +9,20 @@ Knows modules and bytes, not what an image or a token is. What a window does is 
 
 from __future__ import annotations
 
-import itertools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
 
 from mmswap.card import Card, Reading, open_card
+from mmswap.card.budget import adjusted
+from mmswap.card.fill import over_once_placed
+from mmswap.card.watching import watch_of
 from mmswap.errors import MmswapError
 from mmswap.swap import interrupts
 from mmswap.swap.arena import Arena
+from mmswap.swap.caution import Caution
 from mmswap.swap.copier import Copier
 from mmswap.swap.ground import make_ground
 from mmswap.swap.mirror import Mirrors
@@ -30,7 +33,7 @@ from mmswap.swap.unit import Layer, Unit, survey
 from mmswap.swap.window import Window
 from mmswap.units import format_bytes
 
-_numbers = itertools.count(1)
+_pools: weakref.WeakKeyDictionary[Card, set[str]] = weakref.WeakKeyDictionary()  # labels in use
 
 
 class SwapPool:
@@ -49,6 +52,7 @@ class SwapPool:
         units: every unit, in order of use.
         ladder: the evictable ones, in the order in which they are given up.
         card: where they live.
+        watch: notices bytes of this process that the driver spilled. caution: what windows learn from that.
 
     Raises:
         ValueError: a name or module that occurs twice, or a name in `ladder` that no unit has.
@@ -70,10 +74,13 @@ class SwapPool:
         self.copier: Copier | None = None
         self.mirrors = Mirrors()
         self.restoration: Restoration | None = None
-        self._label = f"evictable units {next(_numbers)}"
         self.turns = Turns()
+        self._label = _label(self.card)
+        weakref.finalize(self, _forget, self.card, self._label)
         if self.card.can_swap:
             self._move_in()
+        self.watch = watch_of(self.card, pinned=_locked(self.mirrors))
+        self.caution = Caution(self.watch)
 
     @property
     def nbytes(self) -> int:
@@ -87,12 +94,30 @@ class SwapPool:
 
     def free(self) -> Reading:
         """What the card says is free, and the pool's own idle bytes: a window gets those first."""
-        reading = self.card.free()
         idle = self.arena.scratch() if self.arena is not None else 0
-        if not idle:
-            return reading
-        more = f"{reading.reason}, and {format_bytes(idle)} lie idle in the pool"
-        return Reading(reading.bytes + idle, more, reading.doubtful)
+        return adjusted(self.card.free(), idle, f"and {format_bytes(idle)} lie idle in the pool")
+
+    def room(self, lent: int, outside: int) -> int:
+        """Bytes that may be taken beside the slabs, read with `outside` bytes placed there; below 0 if the card is over
+        its budget. Nothing may be lent yet, though slabs of `lent` bytes are given up.
+        """
+        assert self.arena is not None
+        idle = max(0, self.arena.scratch() - lent)  # from earlier windows: only this one can get them
+        beside = max(0, outside - idle)
+        self.book(0)  # the lent bytes will be used: they count as taken, as they do on a real card
+        try:
+            over = over_once_placed(self.card, "the encoder", beside, self.card.free)
+            return idle + (beside - over if over else max(beside, self.card.free().bytes))
+        finally:
+            self.book(lent)
+
+    def over(self) -> int:
+        """Bytes by which the card is over its budget with everything at home: they are spilled, and said to be."""
+        over = self.card.free().over
+        self.watch.poll("when an image had been encoded and the weights were back")
+        if not self.watch.reads:
+            self.watch.note(over, "when the weights were back after an image")
+        return over
 
     @property
     def busy(self) -> bool:
@@ -199,7 +224,27 @@ class SwapPool:
             ground = make_ground(self.card, self.ladder)
             self.arena, self.copier, self.mirrors = ground.arena, ground.copier, ground.mirrors
         self.book(0)
-        weakref.finalize(self, self.card.release, self._label)
+
+
+def _label(card: Card) -> str:
+    """How the card's ledger calls one pool: with a number only where it is not the first."""
+    used = _pools.setdefault(card, set())
+    number = next(number for number in range(1, len(used) + 2) if _numbered(number) not in used)
+    used.add(_numbered(number))
+    return _numbered(number)
+
+
+def _numbered(number: int) -> str:
+    return "evictable units" if number == 1 else f"evictable units {number}"
+
+
+def _forget(card: Card, label: str) -> None:
+    card.release(label)
+    _pools.get(card, set()).discard(label)
+
+
+def _locked(mirrors: Mirrors) -> Callable[[], int]:
+    return lambda: mirrors.locked
 
 
 def _ordered(units: Sequence[Unit], ladder: Sequence[str] | None) -> tuple[Unit, ...]:

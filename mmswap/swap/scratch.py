@@ -2,14 +2,15 @@
 
 A small call is made once for real, on this device, and what it took is kept (`meter`). A large one goes by formula
 (`kernels`); where the formula only bounds what a library decides (oneDNN), the answer is a `Bound`, and the call is
-measured later if, and only if, the peak hangs on it (`settled`).
+measured later if, and only if, the peak hangs on it (`settled`). What was measured can be kept and loaded again.
 
-    trace = FakeTrace(twin, scratch=ScratchTable())
+    trace = FakeTrace(twin, scratch=ScratchTable(CpuMeter()))
+    table.state()                      # JSON; another table's `load` takes it, on the same device and torch only
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -64,6 +65,25 @@ class ScratchTable:
         self._rules = rules
         self._limit = limit
         self._known: dict[Hashable, int] = {}
+        self._measured_before: dict[str, int] = {}
+
+    def state(self) -> dict[str, Any]:
+        """What was measured, with the device and the torch that it holds for; `{}` for a table that never measures."""
+        if self._meter is None:
+            return {}
+        return {**_where(self._meter), "ops": dict(sorted(self._measured_before.items()))}
+
+    def load(self, state: Mapping[str, Any]) -> bool:
+        """Takes over what `state` gave; False, and nothing is taken, where it is for another device or is damaged."""
+        ops = state.get("ops")
+        if self._meter is None or not isinstance(ops, Mapping):
+            return False
+        if any(state.get(name) != value for name, value in _where(self._meter).items()):
+            return False
+        if not all(isinstance(op, str) and type(taken) is int and taken >= 0 for op, taken in ops.items()):
+            return False
+        self._measured_before.update(ops)
+        return True
 
     def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> int:
         if func.namespace == "prim" or func.is_view or _draws(func):
@@ -74,11 +94,15 @@ class ScratchTable:
         return self._known[key]
 
     def _find(self, key: Hashable, func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> int:
+        text = _text(key)
+        if self._meter is not None and text in self._measured_before:
+            return self._measured_before[text]
         work = kernels.work(func, args, result)
         size = sum(kernels.nbytes(tensor) for tensor in tensors_of((args, kwargs, result)))
         if self._meter is not None and size <= _SMALL_BYTES and work <= _SMALL_WORK:
             measured = self._meter.scratch(func, args, kwargs)
             if measured is not None:
+                self._measured_before[text] = measured
                 return measured
         most = self._rules(func, args, result)
         if not kernels.planned_by_library(func, args):
@@ -101,6 +125,7 @@ class ScratchTable:
                 measured = kernels.likely(decisive.recipe.args) if decisive >= kernels.HUGE else int(decisive)
             settled = min(int(decisive), measured)
             self._known[decisive.key] = settled
+            self._measured_before[_text(decisive.key)] = settled
             events = [_settle(event, decisive, settled) for event in events]
         return tuple(events)
 
@@ -144,6 +169,15 @@ def _settle(event: Event, bound: Bound, settled: int) -> Event:
     if isinstance(event.delta, Bound) and event.delta.key == bound.key:
         return replace(event, delta=settled)
     return event
+
+
+def _where(meter: CpuMeter | CudaMeter) -> dict[str, str]:
+    return {"device": meter.identity(), "torch": torch.__version__}
+
+
+def _text(key: Hashable) -> str:
+    """A key as it can be kept: operators by name, layouts as they print."""
+    return str(key)
 
 
 def _on_meta(tensor: Tensor) -> Tensor:

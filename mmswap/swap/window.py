@@ -3,6 +3,8 @@
     closed -> evicting -> open -> restoring -> closed          the block ended
                      \\-> failed -> restored                    anything was raised, KeyboardInterrupt included
 
+What is free is read when the window begins, again once the units are evicted, and again when they are back.
+
 Made by `SwapPool.window`; knows the pool's parts, not who runs inside.
 """
 
@@ -16,19 +18,22 @@ from enum import Enum
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from mmswap.errors import WindowMisuse
+from mmswap.errors import DoesNotFit, WindowMisuse
 from mmswap.swap import interrupts
 from mmswap.swap.arena import Usage
 from mmswap.swap.plan import Need, Plan, plan
 from mmswap.swap.report import WindowReport
 from mmswap.swap.restore import Restoration
 from mmswap.swap.turn import Turn
-from mmswap.swap.unit import Unit
+from mmswap.units import format_bytes
 
 if TYPE_CHECKING:
     from mmswap.swap.pool import SwapPool
 
 _NESTED = "A window is already open in this thread: put everything into its one `with` block."
+
+_FELL = "the card's budget fell while its window opened; close what else uses the card, or use a smaller picture"
+_TOOK = "when an image's encoder took more than the card may give"
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +69,8 @@ class Window:
         self._turn: Turn | None = None
         self._usage = Usage()
         self._evicted: list[int] = []
+        self._unaccounted: Usage | None = None
+        self._spilled = 0
         self._restorations: list[Restoration] = []
 
     @property
@@ -87,7 +94,7 @@ class Window:
             restored_bytes=sum(restoration.restored_bytes for restoration in self._restorations),
             restore_ms=sum(taken for taken, _ in timings),
             restore_hidden_ms=sum(hidden for _, hidden in timings),
-            spilled_bytes=max(0, self._usage.growth - decided.free),
+            spilled_bytes=self._spilled,
             peak_measured=self._usage.peak,
         )
 
@@ -139,45 +146,81 @@ class Window:
         self.state = State.EVICTING
         for error in pool.bring_back():
             raise error
-        free = pool.free().bytes
-        self._plan = plan(
+        pool.watch.poll("before a window")
+        learnt = pool.caution.look(len(pool.rungs)) if self._layers < 0 else ""
+        reading = pool.free()
+        decided = self._planned(reading.bytes - reading.over)
+        reason = decided.reason + learnt
+        if pool.arena is None:
+            reason = f"Nothing is evicted on {pool.card.spec}: nothing can be lent there."
+        elif decided.shortfall:
+            log.warning(reason)
+        self._plan = replace(decided, reason=reason)
+
+    def _planned(self, free: int) -> Plan:
+        """The plan for `free` bytes; below 0 where the card is over its budget."""
+        return plan(
             self._need,
-            free,
-            pool.rungs,
+            max(0, free),
+            self._pool.rungs,
             layers=self._layers,
             margin=self._margin,
-            link_rate=pool.card.link_rate(),
+            link_rate=self._pool.card.link_rate(),
+            debt=max(0, -free),
+            extra=self._pool.caution.units,
         )
-        if self._plan.shortfall and pool.arena is not None:
-            log.warning(self._plan.reason)
-        if pool.arena is None:
-            self._plan = replace(
-                self._plan, reason=f"Nothing is evicted on {pool.card.spec}: nothing can be lent there."
-            )
 
     @interrupts.guarded
     def _open(self) -> None:
         pool = self._pool
         if pool.arena is not None:
-            self._evict(pool.ladder[: len(self.plan.evict)])
+            self._evict(0)
+            self._check_again()
             pool.arena.lend(self.plan.lent)
         self.state = State.OPEN
 
-    def _evict(self, units: tuple[Unit, ...]) -> None:
+    def _check_again(self) -> None:
+        """Reads what is free with the encoder's bytes placed, and evicts more while the budget falls.
+
+        Raises:
+            DoesNotFit: it fell below what evicting everything makes room for.
+        """
+        pool, first = self._pool, len(self.plan.evict)
+        if self._layers == 0 or self.plan.shortfall:
+            return  # off, or known and said before
+        while True:
+            room = pool.room(self.plan.lent, self.plan.outside)
+            now, planned = self._planned(room), len(self.plan.evict)
+            if now.shortfall:
+                raise DoesNotFit("The encoder", now.need, max(0, now.need - now.shortfall), _FELL)
+            if len(now.evict) <= planned:
+                return
+            more = len(now.evict) - first
+            fell = (
+                f"Only {format_bytes(max(0, room))} free once placed: evicting {more} more than the {first} planned. "
+            )
+            self._plan = replace(now, reason=fell + now.reason)
+            log.info(self._plan.reason)
+            self._evict(planned)
+
+    def _evict(self, first: int) -> None:
+        """Gives up the units of the plan from the one at `first` on."""
         pool = self._pool
         assert pool.arena is not None
-        for index, unit in enumerate(units):  # every mirror before any eviction: a failure here costs nothing
-            pool.mirrors.ensure(unit, pool.arena.slabs[index])
-        if units:
-            pool.arena.begin()
-        for index, unit in enumerate(units):
+        units = list(enumerate(pool.ladder[: len(self.plan.evict)]))[first:]
+        if not units:
+            return
+        with pool.watch.pinning():  # every mirror before any eviction: a failure here costs nothing
+            for index, unit in units:
+                pool.mirrors.ensure(unit, pool.arena.slabs[index])
+        pool.arena.begin()
+        for index, unit in units:
             self._evicted.append(index)
             unit.missing = True  # before it is true, so that whatever happens next is undone
             if pool.arena.unbinds:
                 unit.unbind()
             pool.arena.evict(index)
-        if units:
-            pool.book(self.plan.lent)
+        pool.book(self.plan.lent)
 
     @interrupts.guarded
     def _fail(self) -> None:
@@ -199,6 +242,7 @@ class Window:
         if pool.arena is None or not pool.turns.has(self._turn):
             return errors
         _try(errors, self._end_lending)
+        _try(errors, self._account)
         if not self._evicted:
             return errors
         if self.state is State.OPEN:
@@ -208,7 +252,11 @@ class Window:
         _try(errors, lambda: self._start(errors, behind and not errors))
         if errors and any(pool.ladder[index].missing for index in self._evicted):
             _try(errors, lambda: self._start(errors, False))
+        _try(errors, lambda: self._count(self._pool.over()))
         return errors
+
+    def _count(self, spilled: int) -> None:
+        self._spilled = max(self._spilled, spilled)
 
     def _start(self, errors: list[BaseException], behind: bool) -> None:
         pool = self._pool
@@ -226,9 +274,18 @@ class Window:
     def _end_lending(self) -> None:
         usage = self._pool.arena.end_lending() if self._pool.arena is not None else None
         if usage is not None:
-            self._usage = usage
+            self._usage = self._unaccounted = usage
         if self._turn is not None and self._turn.owner != threading.get_ident():
             raise WindowMisuse("A window must be left by the thread that entered it; its weights are back.")
+
+    def _account(self) -> None:
+        """What the encoder took beyond what the card may give, by the budget as it is now."""
+        usage, self._unaccounted = self._unaccounted, None
+        if usage is not None and self._layers == 0:
+            self._spilled = usage.beyond(0, self.plan.free)
+        elif usage is not None:
+            self._spilled = usage.beyond(self.plan.lent, self._pool.room(self.plan.lent, usage.growth))
+            self._pool.watch.note(self._spilled, _TOOK)
 
     def _leave(self, state: State) -> None:
         self.state = state

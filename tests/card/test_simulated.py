@@ -57,3 +57,10 @@ def test_placing_is_for_the_block_only_even_if_it_fails() -> None:
     with pytest.raises(ZeroDivisionError), card.placed("x", 10):
         raise ZeroDivisionError
     assert card.claims == {}
+
+
+def test_the_sentence_names_the_flag_that_bounds() -> None:
+    card = SimulatedCard("sim:16GiB", vram_limit=14 * GIB)
+    assert "with a --vram-limit of 14.0 GiB" in card.free().reason
+    card.budget = 12 * GIB
+    assert "with a budget of 12.0 GiB" in card.free().reason

@@ -16,6 +16,8 @@ from mmswap.cli import main
 HERE = Path(__file__).parent  # not the root: `-c` would put ./mmswap before the installed package
 
 KEYS = {"text", "finish_reason", "usage", "images", "window", "prefill_tok_s", "decode_tok_s", "card"}
+LOAD_KEYS = {"weights_predicted", "weights_measured", "free", "over", "context", "kv_bytes"}
+SPILL_KEYS = {"count", "worst_bytes", "bytes", "cause", "how"}
 IMAGE_KEYS = {"width", "height", "patches", "tokens", "encode_ms", "peak_predicted", "peak_measured"}
 WINDOW_KEYS = {
     "opened",
@@ -61,7 +63,9 @@ def test_json_holds_every_field_and_integers_for_bytes(
     )  # fmt: skip
     answer = json.loads(out)
     assert code == 0
-    assert set(answer) == KEYS
+    assert set(answer) == KEYS | {"load", "spill"}
+    assert set(answer["load"]) == LOAD_KEYS
+    assert set(answer["spill"]) == SPILL_KEYS
     assert set(answer["window"]) == WINDOW_KEYS
     assert set(answer["images"][0]) == IMAGE_KEYS
     assert (answer["images"][0]["width"], answer["images"][0]["height"]) == (300, 200)
@@ -81,7 +85,7 @@ def test_text_goes_to_stdout_and_numbers_to_stderr(
     assert code == 0
     assert out.strip()
     assert "tok/s" not in out
-    for figure in ("patches in", "peak", "prefill", "Nothing is evicted because", "Card:", "Context:"):
+    for figure in ("patches in", "peak", "prefill", "Nothing is evicted because", "Card:", "Context:", "weights"):
         assert figure in err
 
 
@@ -107,6 +111,10 @@ def test_two_runs_say_the_same(
         (("--context", "3", "hi"), "--context"),
         (("--dtype", "int3", "hi"), "--dtype"),
         (("--json",), "--json"),
+        (("--image", "nowhere.png", ""), "The prompt is empty"),
+        (("  ",), "The prompt is empty"),
+        (("--card", "sim:1GiB+linux", "hi"), "sim:16GiB+wddm"),
+        (("--vram-limit", "lots", "hi"), "--vram-limit"),
         (("--max-new-tokens", "0", "hi"), "--max-new-tokens"),
     ],
 )
@@ -151,3 +159,27 @@ def test_a_console_without_the_characters_does_not_end_the_program(picture: str)
     done = subprocess.run([sys.executable, "-c", code], cwd=HERE, env=env, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
     assert b"end" in done.stdout
+
+
+def test_flags_of_memory_reach_the_runtime_and_clamps_are_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--card", "sim:64MiB+wddm@2GB/s", "--vram-limit", "12MiB", "--mmproj-swap-layers", "99", "hi")
+    code, out, err = run(monkeypatch, capsys, "chat", "--explain", "--max-new-tokens", "2", *words)
+    assert code == 0
+    assert out.strip()
+    assert "more than there are: 8 units are evicted" in err
+    assert "all that the card" in err or "what the card has room for" in err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device here")
+def test_a_full_disk_is_one_sentence() -> None:
+    words = ["-m", "mmswap", "chat", "--max-new-tokens", "2", "--json", "hi"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, *words], cwd=HERE, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == 1
+    assert b"Traceback" not in done.stderr
+    assert b"Exception ignored" not in done.stderr
+    assert done.stderr.decode().strip().splitlines()[-1] == (
+        "mmswap: The output cannot be written: No space left on device."
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -72,3 +74,55 @@ def test_a_cost_between_powers_is_never_below_the_curve_and_asks_for_powers_only
     assert got <= 1.25 * cost(max(64, size + 63))
     del asked[-2:]
     assert all(tokens & (tokens - 1) == 0 and tokens >= 16 for tokens in asked)
+
+
+def falling(capacity: int, above: int, to: int) -> TextMemory:
+    made = memory(capacity)
+    made.card.budget = lambda held: capacity if held <= above else to  # type: ignore[attr-defined]
+    return made
+
+
+def test_a_budget_that_falls_once_the_prompt_is_placed_halves_the_step() -> None:
+    """Free is 20000 while little is held: 128 x 100 + 1000 seem to fit, and with more than 10000 the budget is 8000."""
+    made = falling(20_000, above=10_000, to=8_000)
+    said: list[str] = []
+    assert made.begin(100, 0, said.append) == 64
+    assert said[0] == "only 7.8 KiB free once placed: shrinking the prefill step from 128 to 64 tokens"
+    assert made.card.claims == {}  # type: ignore[attr-defined]
+
+
+def test_a_budget_that_falls_with_every_step_placed_is_refused_with_what_can_be_had() -> None:
+    made = falling(20_000, above=2_000, to=1_500)
+    with pytest.raises(DoesNotFit) as caught:
+        made.begin(100, 0, lambda _: None)
+    assert (caught.value.need, caught.value.free) == (2600, 1500)
+
+
+def test_an_answer_ends_where_the_budget_falls_as_the_cache_grows() -> None:
+    made = falling(20_000, above=6_000, to=6_000)
+    made.begin(100, 0, lambda _: None)
+    count = 100
+    while made.grow(count):
+        assert made._free().over == 0
+        count += 1
+    assert count * 10 + 1600 > 6_000
+    assert made.card.claims["KV cache"] <= 6_000 - 1600  # type: ignore[attr-defined]
+    assert made.refusal.startswith("the next step needs")
+
+
+def test_an_answer_ends_at_its_page_when_others_take_the_card() -> None:
+    made = memory(100_000)
+    made.begin(100, 0, lambda _: None)
+    assert made.grow(100)
+    made.card.budget = 500  # type: ignore[attr-defined]
+    assert made.grow(128)  # claimed before
+    assert not made.grow(129)
+    assert "0 B can be had" in made.refusal
+
+
+def test_the_figures_of_a_sentence_differ_where_they_differ() -> None:
+    """Not 'needs 1.3 MiB and 1.3 MiB are free'."""
+    said: list[str] = []
+    memory(2_600 + 5).begin(100, 0, said.append)
+    need, cache, free = re.findall(r"[\d.]+ [KMGi]*B", said[0])
+    assert len({need, cache, free}) == 3

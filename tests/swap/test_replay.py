@@ -2,49 +2,44 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from lifetimes import lifetimes, live_peak, steps
 
-from mmswap.swap.replay import ARENA, ROUND, TORCH, Allocator, Block, Policy, growth
+from mmswap.swap.allocator import OutOfRoom
+from mmswap.swap.replay import ARENA, EXPANDABLE, ROUND, TORCH, Block, Policy, allocator_of, growth, least_free
 from mmswap.swap.tracker import Event
 from mmswap.units import KIB, MIB
 
-policies = st.sampled_from([ARENA, TORCH])
-sizes = st.one_of(st.integers(1, 4 * KIB), st.integers(1, 3 * MIB), st.integers(9 * MIB, 40 * MIB))
-steps = st.lists(st.tuples(sizes, st.integers(0, 10**6), st.booleans()), max_size=60)
+policies = st.sampled_from([ARENA, TORCH, EXPANDABLE])
 regions = st.sampled_from([0, 511, 4 * KIB, MIB, 17 * MIB, 100 * MIB])
 
 
-def lifetimes(plan: list[tuple[int, int, bool]]) -> list[Event]:
-    """Allocations in order; where the flag is set, one that is alive dies first."""
-    events: list[Event] = []
-    alive: list[tuple[int, int]] = []
-    for ident, (size, pick, dies) in enumerate(plan):
-        if dies and alive:
-            old, nbytes = alive.pop(pick % len(alive))
-            events.append(Event(-nbytes, old, "", ""))
-        events.append(Event(size, ident, "op", ""))
-        alive.append((ident, size))
-    return events
-
-
-def live_peak(events: list[Event]) -> int:
-    now = most = 0
-    for event in events:
-        now += event.delta
-        most = max(most, now)
-    return most
+def runs(events: list[Event], policy: Policy, limit: int) -> bool:
+    """Whether the events find room within `limit` bytes."""
+    allocator = allocator_of(policy, limit=limit)
+    blocks: dict[int, Block] = {}
+    try:
+        for event in events:
+            if event.delta > 0:
+                blocks[event.ident] = allocator.malloc(event.delta)
+            else:
+                allocator.free(blocks.pop(event.ident))
+    except OutOfRoom:
+        return False
+    return True
 
 
 @given(steps, regions, policies)
 def test_blocks_never_overlap_and_bytes_are_conserved(
     plan: list[tuple[int, int, bool]], region: int, policy: Policy
 ) -> None:
-    allocator = Allocator(region, policy)
+    allocator = allocator_of(policy, region)
     taken: dict[int, Block] = {}
     for event in lifetimes(plan):
         if event.delta > 0:
@@ -63,7 +58,7 @@ def test_blocks_never_overlap_and_bytes_are_conserved(
 def test_when_all_is_freed_the_region_is_one_block_again(
     plan: list[tuple[int, int, bool]], region: int, policy: Policy
 ) -> None:
-    allocator = Allocator(region, policy)
+    allocator = allocator_of(policy, region)
     blocks = [allocator.malloc(size) for size, _, _ in plan]
     random.Random(len(plan)).shuffle(blocks)
     for block in blocks:
@@ -112,7 +107,7 @@ def test_small_requests_never_use_lent_bytes_on_a_card() -> None:
 
 
 def test_a_hole_is_used_again_and_the_best_fitting_one() -> None:
-    allocator = Allocator()
+    allocator = allocator_of(ARENA)
     large, wall, small, _end = (allocator.malloc(size) for size in (8192, 512, 2048, 512))
     allocator.free(large)
     allocator.free(small)
@@ -122,8 +117,61 @@ def test_a_hole_is_used_again_and_the_best_fitting_one() -> None:
     assert allocator.peak_growth == 8192 + 512 + 2048 + 512
 
 
+@given(steps, policies)
+def test_the_least_that_works_lies_between_what_lives_and_what_is_taken(
+    plan: list[tuple[int, int, bool]], policy: Policy
+) -> None:
+    events = lifetimes(plan)
+    least = least_free(events, 0, policy)
+    assert live_peak(events) <= least <= growth(events, 0, policy)
+
+
+@given(steps, policies)
+def test_the_least_that_works_works_and_one_byte_less_does_not(
+    plan: list[tuple[int, int, bool]], policy: Policy
+) -> None:
+    events = lifetimes(plan)
+    least = least_free(events, 0, policy)
+    for more in (0, 1, 2 * MIB, 64 * MIB):
+        assert runs(events, policy, least + more)
+    assert not events or not runs(events, policy, least - 1)
+
+
+@given(steps, regions)
+def test_lent_bytes_never_raise_the_least_of_what_must_be_free_by_more_than_they_are(
+    plan: list[tuple[int, int, bool]], region: int
+) -> None:
+    events = lifetimes(plan)
+    assert least_free(events, region, TORCH) + region >= live_peak(events)
+    assert least_free(events, region, TORCH) <= growth(events, region, TORCH)
+
+
+@given(steps, st.integers(0, 200), st.sampled_from([TORCH, EXPANDABLE]))
+def test_what_is_reserved_stays_within_the_limit_and_covers_what_is_taken(
+    plan: list[tuple[int, int, bool]], limit: int, policy: Policy
+) -> None:
+    allocator = allocator_of(policy, limit=limit * MIB)
+    taken: dict[int, Block] = {}
+    for event in lifetimes(plan):
+        if event.delta < 0:
+            if event.ident in taken:
+                allocator.free(taken.pop(event.ident))
+            continue
+        with contextlib.suppress(OutOfRoom):  # refused, as torch would by an exception; the others live on
+            taken[event.ident] = allocator.malloc(event.delta)
+        spans = sorted((block.address, block.address + block.size) for block in taken.values())
+        assert all(end <= start for (_, end), (start, _) in pairwise(spans))
+        free = sum(size for pool in allocator._pools for size, *_ in pool)
+        assert sum(block.size for block in taken.values()) + free == allocator.reserved <= limit * MIB
+        assert allocator.reserved % (2 * MIB) == 0
+    for block in taken.values():
+        allocator.free(block)
+    allocator.release_cached()
+    assert allocator.reserved == 0
+
+
 def test_freeing_twice_is_a_defect() -> None:
-    allocator = Allocator(4096)
+    allocator = allocator_of(TORCH, 4096)
     block = allocator.malloc(100)
     allocator.free(block)
     with pytest.raises(AssertionError):

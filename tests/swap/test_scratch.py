@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -9,7 +10,9 @@ import torch
 from torch import nn
 
 from mmswap.swap import kernels
+from mmswap.swap.dry_run import calibrate
 from mmswap.swap.meter import CpuMeter
+from mmswap.swap.replay import ARENA
 from mmswap.swap.scratch import Bound, ScratchTable
 from mmswap.swap.tracker import LiveTracker
 
@@ -162,3 +165,53 @@ def test_arguments_are_not_written_to() -> None:
     given = torch.ones(4, dtype=torch.long)
     METER.scratch(aten.add_.Tensor, (given, 1), {})
     assert given.tolist() == [1, 1, 1, 1]
+
+
+def traced(table: ScratchTable) -> int:
+    left, right = torch.ones(2048, 512).bfloat16(), torch.ones(512, 512).bfloat16()
+    with torch.no_grad(), LiveTracker(scratch=table) as tracker:
+        kept = left @ right * 2
+    assert kept.shape == (2048, 512)
+    return max(event.delta for event in table.settled(tracker.events) if event.op.startswith("scratch:"))
+
+
+def test_what_was_measured_is_kept_and_not_measured_again() -> None:
+    meter = CountingMeter()
+    table = ScratchTable(meter)
+    taken = traced(table)
+    assert meter.calls
+    kept = json.loads(json.dumps(table.state()))
+    again = CountingMeter()
+    other = ScratchTable(again)
+    assert other.load(kept)
+    assert traced(other) == taken
+    assert again.calls == []
+    assert other.state() == kept
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"device": "another processor"}, {"torch": "1.0"}, {"ops": None}, {"ops": {"mm": -1}}, {"ops": {"mm": True}}],
+)
+def test_figures_of_another_device_or_torch_and_damaged_ones_are_not_taken(change: dict[str, Any]) -> None:
+    table = ScratchTable(CountingMeter())
+    traced(table)
+    other = ScratchTable(CountingMeter())
+    assert not other.load({**table.state(), **change})
+    assert other.state()["ops"] == {}
+
+
+def test_a_table_that_goes_by_rules_keeps_and_takes_nothing() -> None:
+    table = ScratchTable(CountingMeter())
+    traced(table)
+    rules = ScratchTable(None)
+    assert not rules.load(table.state())
+    assert rules.state() == {}
+
+
+def test_a_calibrated_table_begins_with_what_is_known() -> None:
+    table = ScratchTable(CpuMeter())
+    traced(table)
+    assert calibrate(ARENA, table.state()).state() == table.state()
+    assert calibrate(ARENA).state()["ops"] == {}
+    assert calibrate(ARENA, {"ops": "damaged"}).state()["ops"] == {}

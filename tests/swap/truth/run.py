@@ -53,10 +53,10 @@ def rows(case: dict[str, Any]) -> Iterator[dict[str, Any]]:
                         "output": peak.output,
                         "how": peak.how,
                     }
-                    yield row | _truth(hook, tower, call)
+                    yield row | truth(hook, tower, call)
 
 
-def _truth(hook: Hook, tower: Any, call: Any) -> dict[str, int]:
+def truth(hook: Hook, tower: Any, call: Any) -> dict[str, int]:
     tower.run(call)  # warm: what kernels set up once per process is no part of a call
     before = hook.live()
     hook.reset()

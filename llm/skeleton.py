@@ -1,0 +1,66 @@
+"""A model without weights: built on meta from its config, in milliseconds and without bytes. Knows no pictures.
+
+`build(config, "sdpa", torch.bfloat16)`; `shortened(model, whole)` is the same with fewer layers where nobody looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoModelForImageTextToText
+from transformers.initialization import no_init_weights
+
+from mmswap.errors import ModelError
+
+
+def build(config: Any, attention: str, dtype: torch.dtype) -> tuple[Any, str]:
+    """(the model on meta, in eval mode; the attention that it took: `eager` where the family has no `sdpa`).
+
+    Raises:
+        ModelError: no model can be built from this config; the sentence says why.
+    """
+    for kind in dict.fromkeys((attention, "eager")):
+        try:
+            with torch.device("meta"), no_init_weights():
+                model = AutoModelForImageTextToText.from_config(config, dtype=dtype, attn_implementation=kind)
+            model.tie_weights()  # left out together with the initialisation; a tied head counts once
+            return model.eval().requires_grad_(False), kind
+        except Exception as error:  # whatever model code raises when its config makes no sense
+            if kind != "eager" and "scaled_dot_product_attention" in str(error):
+                continue
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            why = (lines[0] if lines else type(error).__name__).rstrip(".")
+            raise ModelError(f"No {config.model_type} model can be built from this config: {why}.") from error
+    raise AssertionError("unreachable: eager either works or raises")
+
+
+def stored_dtype(config: Any) -> torch.dtype:
+    """What a config says its weights are stored in, itself or for its language model; else float32."""
+    for holder in (config, config.get_text_config(decoder=True)):
+        if isinstance(found := getattr(holder, "dtype", None), torch.dtype):
+            return found
+    return torch.float32
+
+
+def shortened(module: nn.Module, whole: Set[nn.Module]) -> nn.Module:
+    """The same modules and weights with one layer of every list outside of `whole`; `module` is not changed."""
+    return _shortened(module, whole, {})
+
+
+def _shortened(module: nn.Module, whole: Set[nn.Module], memo: dict[nn.Module, nn.Module]) -> nn.Module:
+    if module in whole:
+        return module
+    if module in memo:
+        return memo[module]
+    short = memo[module] = type(module).__new__(type(module))
+    short.__dict__.update(vars(module))
+    children = module._modules
+    if isinstance(module, nn.ModuleList) and len(module) and not any(part in whole for part in module.modules()):
+        children = {"0": module[0]}
+    short.__dict__["_modules"] = {
+        name: None if child is None else _shortened(child, whole, memo) for name, child in children.items()
+    }
+    return short

@@ -1,0 +1,133 @@
+"""`mmswap profile`: what a model's vision tower needs at several sizes, and the curve through it."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mmswap.errors import OptionError
+from mmswap.units import format_bytes
+
+if TYPE_CHECKING:
+    from mmswap.blueprint import Blueprint
+    from mmswap.swap.fit import Fit
+    from mmswap.swap.profile import PrefillSample, Profile, Sample
+
+_SIZE = re.compile(r"([1-9]\d{0,5})x([1-9]\d{0,5})")
+_DTYPES = ("float32", "float16", "bfloat16")
+
+
+def profile(
+    model: Annotated[str, typer.Argument(help="A folder, a config.json, a hub id in the local cache, a known name.")],
+    dtype: Annotated[str, typer.Option(help="auto (as stored), float32, float16 or bfloat16.")] = "auto",
+    attention: Annotated[str, typer.Option(help="sdpa or eager.")] = "sdpa",
+    card: Annotated[
+        str | None, typer.Option(help="Calibrate the kernels' scratch on this card. [default: by rules, for any card]")
+    ] = None,
+    sizes: Annotated[
+        str | None, typer.Option(metavar="WxH,...", help="Pictures to trace. [default: four squares up to 1344x1344]")
+    ] = None,
+    measure: Annotated[bool, typer.Option("--measure", help="Run the tower at each size too; needs weights.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Where to write the profile. [default: the cache folder]")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the profile as JSON instead of a table.")] = False,
+) -> None:
+    """Find out what pictures cost a model's vision tower, from its config alone."""
+    wanted = _sizes(sizes)
+    if attention not in ("sdpa", "eager"):
+        raise OptionError("--attention must be sdpa or eager.")
+    if dtype != "auto" and dtype not in _DTYPES:
+        raise OptionError("--dtype must be auto, float32, float16 or bfloat16.")
+    import torch
+
+    from mmswap.blueprint import Blueprint
+
+    blueprint = Blueprint.of(model, attention=attention, dtype=getattr(torch, dtype) if dtype != "auto" else None)
+    found = _profiled(blueprint, card, wanted, measure)
+    place = _kept(found, out)
+    if as_json:
+        print(json.dumps(found.to_json(), ensure_ascii=sys.stdout.encoding.lower() not in ("utf-8", "utf8"), indent=1))
+        return
+    print("\n".join(_lines(found)))
+    print(f"\nWritten to {place}." if place is not None else "\nNot kept: the cache folder cannot be written.")
+
+
+def _profiled(blueprint: Blueprint, card: str | None, sizes: list[tuple[int, int]] | None, measure: bool) -> Profile:
+    from mmswap.card import open_card
+    from mmswap.profiling import measurer, name_of, profile_of
+    from mmswap.swap.dry_run import policy_of
+    from mmswap.swap.replay import TORCH
+
+    if card is None and not measure:
+        return profile_of(blueprint, sizes=sizes)
+    opened = open_card(card or "auto")
+    runs = measurer(blueprint, opened) if measure else None
+    policy = policy_of(opened.device) if card is not None or measure else TORCH
+    return profile_of(blueprint, sizes=sizes, policy=policy, measured=runs, card=name_of(opened))
+
+
+def _kept(found: Profile, out: Path | None) -> Path | None:
+    from mmswap.swap.profile import keep
+
+    try:
+        return keep(found, out)
+    except OSError as error:
+        raise OptionError(f"--out {out} cannot be written: {error.strerror or error}.") from None
+
+
+def _sizes(text: str | None) -> list[tuple[int, int]] | None:
+    if text is None:
+        return None
+    matches = [_SIZE.fullmatch(part.strip().lower()) for part in text.split(",")]
+    if not all(matches):
+        raise OptionError(f"--sizes {text}: write sizes in pixels, for example 448x448,1344x1008.")
+    return [(int(match[1]), int(match[2])) for match in matches if match is not None]
+
+
+def _lines(found: Profile) -> list[str]:
+    title = f"{found.name}: {found.dtype}, {found.attention} attention, {found.card}; {found.how}"
+    return [title, "", *_table(found.samples), "", *_curve(found.tower), *_prefill(found.prefill)]
+
+
+def _table(samples: tuple[Sample, ...]) -> list[str]:
+    heads = ["picture", "patches", "live", "with scratch", "reserved", "least free", "expandable"]
+    rows = [
+        [
+            f"{one.width}x{one.height}" + (f" x{one.images}" if one.images > 1 else ""),
+            str(one.patches),
+            *(format_bytes(n) for n in (one.live, one.with_scratch, one.reserved, one.least_free, one.expandable)),
+        ]
+        for one in samples
+    ]
+    if any(one.measured for one in samples):
+        heads.append("measured")
+        rows = [[*row, format_bytes(one.measured)] for row, one in zip(rows, samples)]
+    widths = [max(len(row[i]) for row in [heads, *rows]) for i in range(len(heads))]
+    return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths)) for row in [heads, *rows]]
+
+
+def _curve(tower: Fit) -> list[str]:
+    terms = [f"{tower.b:.0f} bytes a patch"]
+    if tower.a >= 1:
+        terms.insert(0, f"{tower.a:.0f} bytes")
+    if tower.linear:
+        shape = "no square term: the attention does not hold its scores"
+    else:
+        terms.append(f"{tower.c:.1f} bytes a pair of patches")
+        shape = "a square term: the attention holds its scores"
+    return [
+        f"live = {' + '.join(terms)} ({shape}).",
+        f"The samples stray from it by {tower.residual:.2%} at the most; the margin is {tower.margin:.1%}.",
+    ]
+
+
+def _prefill(samples: tuple[PrefillSample, ...]) -> list[str]:
+    return [
+        f"Prefill of {one.tokens} image tokens in one pass: {format_bytes(one.live)} live, "
+        f"{format_bytes(one.reserved)} reserved, {format_bytes(one.kv_bytes)} of them KV cache."
+        for one in samples
+    ]
