@@ -6,8 +6,7 @@ import pytest
 
 from mmswap.card import SimulatedCard, open_card
 from mmswap.errors import OptionError
-
-MIB = 1 << 20
+from mmswap.units import GIB, MIB
 
 
 @pytest.mark.parametrize("spec", ["sim:16GiB+wddm", "sim:16GiB+wddm@24GB/s", "sim:16GiB@24GB/s+wddm"])
