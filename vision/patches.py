@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+_PATCHES = ("flattened_patches", "image_patches")
+
 
 def patch_side(hf: Any, config: Any) -> int | None:
     """Side of a patch in pixels, from the model's config or else from the processor; None if nobody says."""
@@ -35,21 +37,42 @@ def count_patches(features: Mapping[str, Any], image_processor: Any, side: int |
     """
     if "image_grid_thw" in features:
         return [int(np.prod(_list(grid))) for grid in features["image_grid_thw"]]
+    if "image_grid_hw" in features:
+        return [int(np.prod(_list(grid))) for grid in features["image_grid_hw"]]
+    if "spatial_shapes" in features:  # [tiles, 2]
+        areas = [int(np.prod(_list(size))) for size in features["spatial_shapes"]]
+        return [sum(areas) // count] * count
     if "target_sizes" in features and "num_patches_per_image" in features:
         return _by_slices(features)
     if "image_position_ids" in features:  # [pictures, patches, 2], -1 where padded
         return [int((np.asarray(_list(p))[:, 0] >= 0).sum()) for p in features["image_position_ids"]]
-    height, width = _shape(features["pixel_values"])[-2:]
+    name, pixels = _pixels(features)
+    shape = _shape(pixels)
+    if name in _PATCHES or len(shape) < 3 or (shape[-1] == 3 and shape[-3] != 3):  # cut into patches already
+        return [_rows(features, shape) // count] * count
+    height, width = shape[-2:]
     sizes = [tuple(_list(size)) for size in features.get("image_sizes", ())]
     if sizes and getattr(image_processor, "image_grid_pinpoints", None) is None:
         unit = side or 1
         return [(h // unit) * (w // unit) for h, w in sizes]
     tile = (height // side) * (width // side) if side else 1
     tiles = _tiles(features, image_processor, sizes, (height, width), count)
-    there = _tile_count(features["pixel_values"])
+    there = _tile_count(pixels)
     if len(tiles) != count or sum(tiles) > there:  # a family that counts in its own way: what there is, shared evenly
         tiles = [there // count] * count
     return [tile * number for number in tiles]
+
+
+def _pixels(features: Mapping[str, Any]) -> tuple[str, Any]:
+    """The pictures, by whatever name: most say `pixel_values`, a few `flattened_patches` or `image_patches`."""
+    return next(item for item in features.items() if item[0].startswith(("pixel_values", *_PATCHES)))
+
+
+def _rows(features: Mapping[str, Any], shape: tuple[int, ...]) -> int:
+    """Patches where each is a row of its own: [N, ...], or [pictures, N, C] with padding unless `rows` says better."""
+    if "rows" in features and "cols" in features:
+        return sum(int(rows) * int(cols) for rows, cols in zip(_flat(features["rows"]), _flat(features["cols"])))
+    return shape[0] * shape[1] if len(shape) == 3 and shape[-1] != 3 else shape[0]
 
 
 def _tiles(

@@ -28,9 +28,14 @@ def pixel_encoder(model: nn.Module, owner: nn.Module | None) -> nn.Module | None
         for child in module.children():
             if _is_language(child, parts) or not any(True for _ in child.parameters()):
                 queue.append(child)
-            elif any("pixel" in name for name in inspect.signature(child.forward).parameters):
+            elif any(is_pixels(name) for name in inspect.signature(child.forward).parameters):
                 return child
     return None
+
+
+def is_pixels(name: str) -> bool:
+    """Whether a forward's argument of that name is pictures."""
+    return "pixel" in name or name == "flattened_patches"
 
 
 def called_parts(model: nn.Module, owner: nn.Module, method: str) -> list[nn.Module]:

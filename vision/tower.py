@@ -25,11 +25,12 @@ from mmswap.vision.structure import (
     first_layers,
     goes_past,
     innermost_with,
+    is_pixels,
     modules_around,
     pixel_encoder,
 )
 
-_METHOD = "get_image_features"
+METHOD = "get_image_features"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class Call:
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any] = field(default_factory=dict)
-    entry: str = _METHOD
+    entry: str = METHOD
 
     def mapped(self, change: Any) -> Call:
         """The same call with `change(tensor)` in place of every tensor: another device, or fake tensors."""
@@ -80,8 +81,7 @@ class Tower:
         Raises:
             PartsNotFound: the model's forward reached its language model without asking for image features.
         """
-        known = inspect.signature(self._model.forward).parameters
-        given = {name: value for name, value in inputs.items() if name in known or len(known) <= 2}
+        given = accepted(self._model, inputs)
         with ExitStack() as stack:
             for entry, (owner, name) in self._entries.items():
                 stack.enter_context(intercepted(owner, name, _asker(entry)))
@@ -102,9 +102,14 @@ class Tower:
     def run(self, call: Call) -> Any:
         """The image features of `call`: whatever the model's own code returns there (tensors in any nesting)."""
         owner, name = self._entries[call.entry]
-        return (
-            owner(*call.args, **call.kwargs) if name == "forward" else getattr(owner, name)(*call.args, **call.kwargs)
-        )
+        ask = owner if name == "forward" else getattr(owner, name)
+        try:
+            return ask(*call.args, **call.kwargs)
+        except RuntimeError as error:  # not every tower casts what it is given
+            if "type" not in str(error) or (dtype := _dtype_of(owner)) == torch.float32:
+                raise
+        cast = call.mapped(lambda tensor: tensor.to(dtype) if tensor.dtype == torch.float32 else tensor)
+        return ask(*cast.args, **cast.kwargs)
 
     @contextmanager
     def replay(self, features: Any) -> Iterator[None]:
@@ -137,29 +142,37 @@ def find_tower(model: nn.Module) -> Tower:
         PartsNotFound: there is neither; the message says what was looked for.
     """
     names = {module: name for name, module in model.named_modules()}
-    owner = innermost_with(model, _METHOD)
+    owner = innermost_with(model, METHOD)
     encoder = pixel_encoder(model, owner)
     entries: dict[str, tuple[nn.Module, str]] = {}
-    if owner is not None and not (encoder is not None and goes_past(type(model), _METHOD)):
-        entries[_METHOD] = (owner, _METHOD)
+    if owner is not None and not (encoder is not None and goes_past(type(model), METHOD)):
+        entries[METHOD] = (owner, METHOD)
     if encoder is not None:
         entries[f"{names[encoder]}.forward"] = (encoder, "forward")
     if not entries:
         raise PartsNotFound(
-            f"{type(model).__name__} has no vision tower: no module offers {_METHOD}(), and none beside the language "
+            f"{type(model).__name__} has no vision tower: no module offers {METHOD}(), and none beside the language "
             "model takes pixel values."
         )
     if owner is not None:
-        parts = called_parts(model, owner, _METHOD)
+        parts = called_parts(model, owner, METHOD)
     else:
         assert encoder is not None
         parts = modules_around(model, names, encoder)
     if not parts:
         raise PartsNotFound(
-            f"{type(model).__name__} answers {_METHOD}(), but no module beside its language model does it."
+            f"{type(model).__name__} answers {METHOD}(), but no module beside its language model does it."
         )
     modules = tuple((names[part], part) for part in parts)
     return Tower(model, entries, modules)
+
+
+def accepted(model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of `inputs` that the model's forward takes; all, where it hands pictures on without naming them."""
+    known = inspect.signature(model.forward).parameters
+    open_ended = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
+    unnamed = open_ended and not any(is_pixels(name) for name in known)
+    return {name: value for name, value in inputs.items() if name in known or unnamed or len(known) <= 2}
 
 
 def _asker(entry: str | None) -> Any:
@@ -167,6 +180,10 @@ def _asker(entry: str | None) -> Any:
         raise _Asked(None if entry is None else Call(args, kwargs, entry))
 
     return ask
+
+
+def _dtype_of(module: nn.Module) -> torch.dtype:
+    return next((weight.dtype for weight in module.parameters() if weight.is_floating_point()), torch.float32)
 
 
 def _first_tensor(tree: Any) -> Tensor | None:

@@ -13,7 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from mmswap.errors import PartsNotFound
 from mmswap.swap.intercept import intercepted
-from mmswap.vision.tower import Tower, find_tower
+from mmswap.vision.tower import Tower, accepted, find_tower
 
 EVERY = (*families.FAMILIES, *families.HELD_OUT)
 
@@ -130,6 +130,36 @@ def test_a_call_may_be_moved_or_made_fake() -> None:
     dtypes = {value.dtype for value in doubled.args if isinstance(value, torch.Tensor)}
     assert dtypes == {torch.float64, torch.int64}
     assert doubled.entry == call.entry
+
+
+def test_pixels_are_cast_where_the_family_does_not() -> None:
+    """Aria's tower takes its pixels as they come: float32 ones met bfloat16 weights and raised."""
+    model = families.build("aria", dtype=torch.bfloat16)
+    tower = find_tower(model)
+    call = tower.call_for(families.inputs("aria", families.shared("aria")))
+    cast = call.mapped(lambda tensor: tensor.bfloat16() if tensor.is_floating_point() else tensor)
+    assert torch.equal(tower.run(call).pooler_output, tower.run(cast).pooler_output)
+
+
+def test_an_error_that_no_cast_mends_is_passed_on() -> None:
+    model = families.build("aria", dtype=torch.bfloat16)
+    tower = find_tower(model)
+    call = tower.call_for(families.inputs("aria", families.shared("aria")))
+    wrong = call.mapped(lambda tensor: tensor[..., :3] if tensor.is_floating_point() else tensor)
+    with pytest.raises(RuntimeError):
+        tower.run(wrong)
+
+
+def test_pictures_that_a_forward_hands_on_unnamed_are_let_through() -> None:
+    class Open(nn.Module):
+        def forward(self, input_ids: torch.Tensor, mask: torch.Tensor, cache: None, **kwargs: torch.Tensor) -> None: ...
+
+    class Named(nn.Module):
+        def forward(self, input_ids: torch.Tensor, pixel_values: torch.Tensor, **kwargs: torch.Tensor) -> None: ...
+
+    inputs = {"input_ids": 1, "pixel_values": 2, "num_crops": 3}
+    assert accepted(Open(), inputs) == inputs
+    assert accepted(Named(), inputs) == {"input_ids": 1, "pixel_values": 2}
 
 
 def test_a_twin_on_meta_has_the_same_tower() -> None:
