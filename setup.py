@@ -17,7 +17,7 @@ setup(
     package_dir={f"mmswap.{house}": house for house in HOUSES},
     include_package_data=False,
     package_data={
-        "mmswap": ["py.typed", "carried/*/*"],
+        "mmswap": ["py.typed", "carried/*/*", "card/*.json"],
         "mmswap.profiles": ["*.json"],
         "mmswap.hip_ext": ["csrc/*"],
     },

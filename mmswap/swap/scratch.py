@@ -26,6 +26,7 @@ from mmswap.units import MIB
 
 _SMALL_BYTES, _SMALL_WORK = MIB, 1e8  # bytes and floating-point operations of a call that is measured at once
 _WORK = 6e9  # of a call that is measured because the peak hangs on it; more is cut down and extrapolated
+_CONVOLUTION_WORK = 6e10  # the same for convolutions: what oneDNN takes jumps with the rows, and goes along no line
 _MEASUREMENTS = 12  # of that kind in one trace
 
 
@@ -132,7 +133,8 @@ class ScratchTable:
     def _measured(self, recipe: Recipe) -> int | None:
         assert self._meter is not None
         size = sum(kernels.nbytes(tensor) for tensor in tensors_of((recipe.args, recipe.kwargs)))
-        share = min(_WORK / recipe.work, self._limit / size)
+        allowed = _CONVOLUTION_WORK if recipe.func is torch.ops.aten.convolution.default else _WORK
+        share = min(allowed / recipe.work, self._limit / size)
         if share >= 1:
             return self._meter.scratch(recipe.func, recipe.args, recipe.kwargs)
         whole, make = kernels.cut(recipe.func, recipe.args)

@@ -1,0 +1,25 @@
+"""What a model would take of a card, from its config alone: `size_up(blueprint, room, wish) -> Sizing`.
+
+Names are looked up when they are used: the arithmetic (`kv`, `packing`, `limits`, `bar`) can be had without torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mmswap.sizing.answer import Sizing
+    from mmswap.sizing.room import Room, room_of
+    from mmswap.sizing.sizer import size_up
+    from mmswap.sizing.wish import Wish
+
+__all__ = ["Room", "Sizing", "Wish", "room_of", "size_up"]
+
+_HOME = {"Room": "room", "Sizing": "answer", "Wish": "wish", "room_of": "room", "size_up": "sizer"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

@@ -1,0 +1,149 @@
+"""What a model's KV cache is made of, found by running its decoder on shapes. Knows no architecture by name.
+
+decoder = shortened(parts, policy)        # the decoder with one layer of each kind: a dry run of it costs little
+layout = layout_of(decoder, extra)        # a KvLayout for all layers
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+from transformers import DynamicCache
+
+from mmswap.llm.parts import Parts
+from mmswap.sizing.kv import KvLayout, KvRow
+from mmswap.swap.dry_run import DryRun, cache_argument, calibrate
+from mmswap.swap.fake import fake_tensors
+from mmswap.swap.replay import ARENA, Policy
+from mmswap.swap.scratch import ScratchTable
+
+PROBE = 16  # tokens of the shorter of two prompts; what differs between their caches grows with the text
+_PAIR = ("keys", "values")
+
+
+@dataclass(frozen=True, slots=True)
+class Decoder:
+    """A decoder for dry runs: `dry_run` is of one with the first `kept` of its `layers` layers.
+
+    `counts`: for each kept layer, how many layers of the whole decoder are like it (0: an earlier one stands for it).
+    """
+
+    dry_run: DryRun
+    kept: int
+    counts: tuple[int, ...]
+    layers: int
+
+
+def shortened(parts: Parts, policy: Policy) -> Decoder:
+    """The decoder cut behind the first layer of its last new kind: layers of a kind are alike in all that costs."""
+    layers = [layer for _, layer in parts.layers]
+    kinds = _kinds(parts.decoder, layers)
+    kept = max(kinds.index(kind) for kind in kinds) + 1
+    alike = Counter(kinds)
+    counts = tuple(alike[kind] if kinds.index(kind) == index else 0 for index, kind in enumerate(kinds[:kept]))
+    # What the host's kernels take for themselves does not count on a simulated card: nothing need be measured for it.
+    scratch = ScratchTable() if policy is ARENA else calibrate(policy)
+    dry_run = DryRun(_cut(parts.decoder, layers[0], kept), policy=policy, scratch=scratch)
+    return Decoder(dry_run, kept, counts, len(layers))
+
+
+def layout_of(decoder: Decoder, extra: Mapping[str, Any] | None = None) -> KvLayout | None:
+    """What the cache of all layers holds; None if the decoder cannot be run on shapes.
+
+    Args:
+        extra: arguments that it needs beside embeddings: what cross attention looks at.
+    """
+    probes = [_Probe(PROBE * times, extra or {}) for times in (1, 2)]
+    small, large = (decoder.dry_run.tower_peak(_caches, probe).result for probe in probes)
+    if small is None or large is None:
+        return None
+    rows: Counter[tuple[int, int, int | None, int | None]] = Counter()
+    states = 0
+    for count, before, after in zip(decoder.counts, small, large):
+        for name, tensor in before.items():
+            if not isinstance(tensor, Tensor):
+                continue
+            window = before.get("window") if name in _PAIR else None
+            grown = after[name].numel() - tensor.numel()
+            if name not in _PAIR and not grown:
+                states += count * tensor.numel() * tensor.element_size()
+                continue
+            width = tensor.shape[-1]
+            if grown and window is None:
+                rows[grown // PROBE // width, width, None, None] += count
+            else:
+                rows[tensor.shape[1], width, window, None if window is not None else tensor.shape[-2]] += count
+    return KvLayout(
+        tuple(KvRow(heads, width, n, window, fixed) for (heads, width, window, fixed), n in rows.items() if n), states
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Probe:
+    """A prompt for a decoder with an empty cache, as a dry run wants it."""
+
+    tokens: int
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def mapped(self, change: Any) -> _Probe:
+        length = change(torch.tensor([self.tokens]))  # as a tensor, for a dry run remembers its answers by those
+        return _Probe(int(length), pytree.tree_map_only(Tensor, change, dict(self.extra)))
+
+
+def _caches(decoder: Any, probe: _Probe) -> list[dict[str, Any]]:
+    """Each layer's tensors by name once the decoder has read the prompt, and its window."""
+    cache = DynamicCache(config=decoder.config)
+    given = fake_tensors(_prompt(decoder, probe.tokens), decoder)
+    decoder(**given, **probe.extra, **cache_argument(decoder, cache), use_cache=True)
+    return [dict(_held(layer)) for layer in cache.layers]
+
+
+def _held(layer: Any) -> Iterator[tuple[str, Any]]:
+    yield "window", getattr(layer, "sliding_window", None)
+    for name, value in vars(layer).items():
+        for index, tensor in enumerate(pytree.tree_leaves(value)):
+            if isinstance(tensor, Tensor) and tensor.numel() > 1:  # counters are no contents
+                yield name if index == 0 else f"{name}.{index}", tensor
+
+
+def _prompt(decoder: Any, tokens: int) -> dict[str, Tensor]:
+    weight = next(tensor for name, tensor in decoder.named_parameters() if "embed" in name)
+    given = {"inputs_embeds": torch.empty(1, tokens, weight.shape[1], dtype=weight.dtype, device="meta")}
+    more = getattr(decoder.config, "hidden_size_per_layer_input", 0)
+    if more and "per_layer_inputs" in inspect.signature(decoder.forward).parameters:
+        shape = (1, tokens, decoder.config.num_hidden_layers, more)
+        given["per_layer_inputs"] = torch.empty(shape, dtype=weight.dtype, device="meta")
+    return given
+
+
+def _kinds(decoder: Any, layers: list[nn.Module]) -> list[Hashable]:
+    """What tells layers apart: their weights' shapes, and the kind of cache that each keeps."""
+    caches = DynamicCache(config=decoder.config).layers
+    kinds: list[Hashable] = []
+    for index, layer in enumerate(layers):
+        cache = caches[index] if index < len(caches) else None
+        shapes = tuple((name, tuple(weight.shape)) for name, weight in layer.named_parameters())
+        kinds.append((type(layer), shapes, type(cache), getattr(cache, "sliding_window", None)))
+    return kinds
+
+
+def _cut(decoder: nn.Module, first: nn.Module, kept: int) -> nn.Module:
+    """The same decoder, weights and all, with `kept` layers; the one that it is made of is left as it is."""
+    short = copy.copy(decoder)
+    short.__dict__["_modules"] = children = dict(decoder._modules)
+    for name, child in children.items():
+        if child is None or not any(part is first for part in child.modules()):
+            continue
+        if isinstance(child, nn.ModuleList) and child[0] is first:
+            children[name] = nn.ModuleList(list(child)[:kept])
+        else:
+            children[name] = _cut(child, first, kept)
+    return short

@@ -1,0 +1,136 @@
+"""The sentences of a plan, and what the card holds at its two moments. Knows figures, no models."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mmswap.sizing.answer import HOST, NOT, NOTICE, ONE_BY_ONE, Sizing
+from mmswap.sizing.groups import HEAD, LAYERS
+from mmswap.sizing.packing import GROUP
+from mmswap.swap.plan import Plan
+from mmswap.units import format_apart, format_bytes
+
+if TYPE_CHECKING:
+    from mmswap.sizing.planner import Planner
+    from mmswap.sizing.search import Cap
+
+KV, LENT, ENCODER, FEATURES = "KV cache", "encoder in lent bytes", "encoder", "features"
+STEP, FREE = "prefill step", "free"
+PICTURE, PROMPT = "while the pictures are encoded", "while the prompt is read"
+
+
+def moments(sizing: Sizing, decided: Plan) -> dict[str, dict[str, int]]:
+    """Bytes by group at the two moments that decide, adding up to the card; `free` below 0 is missing."""
+    rest = dict(sizing.groups)
+    lent = sizing.lent
+    for name in (HEAD, LAYERS):
+        given = min(lent, rest[name]) if name == LAYERS or _gives(sizing) else 0
+        rest[name], lent = rest[name] - given, lent - given
+    need = 0 if sizing.fits == HOST else decided.need
+    inside = min(need, sizing.lent)
+    picture = {**rest, LENT: inside, ENCODER: need - inside}
+    prompt = {**sizing.groups, FEATURES: sizing.encoding.features, STEP: sizing.scratch}
+    return {
+        PICTURE: {**picture, FREE: sizing.total - sum(picture.values())},
+        PROMPT: {**prompt, FREE: sizing.total - sum(prompt.values())},
+    }
+
+
+def _gives(sizing: Sizing) -> bool:
+    """Whether the first evicted unit is the output head."""
+    return bool(sizing.evict) and bool(sizing.groups[HEAD]) and not sizing.evict[0].rpartition(".")[2].isdecimal()
+
+
+def reasons(planner: Planner, sizing: Sizing, decided: Plan, cap: Cap) -> tuple[str, ...]:
+    """Every decision with its figures, in the order in which it was taken."""
+    return (
+        f"{NOTICE} Nothing was run; no weights were read.",
+        *planner.room.reasons,
+        *_weights(planner, sizing),
+        _cache(planner, sizing),
+        *_pictures(planner, sizing),
+        _verdict(sizing, decided),
+        *_window(sizing),
+        _prompt(sizing),
+        *_limits(planner, sizing, cap),
+    )
+
+
+def _weights(planner: Planner, sizing: Sizing) -> list[str]:
+    said = [f"The weights take {format_bytes(planner.weights.total)} in {sizing.dtype}, each tensor counted once."]
+    if planner.weights.tied:
+        said.append("The output head is the embeddings' own tensor: it counts there, and is never evicted.")
+    if sizing.quantize:
+        said.append(
+            f"{sizing.quantize}: 4 bits a weight, and a 16-bit scale and a 4-bit zero for every {GROUP} of them, in "
+            "the linear layers of the decoder; tower, embeddings, norms and output head stay as they are."
+        )
+        said.append(
+            f"A prefill step unpacks one matrix at a time, {format_bytes(planner.weights.unpacked)} at the most."
+        )
+    return said
+
+
+def _cache(planner: Planner, sizing: Sizing) -> str:
+    size = format_bytes(sizing.groups[KV])
+    return (
+        f"The KV cache is counted full, at {sizing.context} tokens in {sizing.kv}: {size} "
+        f"({planner.prompt.layout.sentence()}). At run time it grows with the conversation."
+    )
+
+
+def _pictures(planner: Planner, sizing: Sizing) -> list[str]:
+    e, peak = sizing.encoding, planner.cost.peak
+    live, counted, reserved, pixels, features = map(format_bytes, (e.live, e.peak, e.reserved, e.pixels, e.features))
+    what = "the picture becomes" if e.images == 1 else f"the {e.images} pictures become"
+    said = [f"{e.width}x{e.height}: {what} {e.patches} patches and {e.tokens} tokens by the model's own processor."]
+    if not peak.events:
+        return [*said, f"The encoder's peak is taken as {peak.how}."]
+    return [
+        *said,
+        f"The encoder has {live} of tensors alive at once; {counted} must be there on this card, and torch's allocator "
+        f"on a real one takes {reserved}. Beside it {pixels} of pixels and {features} of features.",
+    ]
+
+
+def _verdict(sizing: Sizing, decided: Plan) -> str:
+    if sizing.free < 0:
+        return f"It does not fit: weights and KV cache alone are {format_bytes(-sizing.free)} larger than the card."
+    if sizing.fits == ONE_BY_ONE:
+        return f"All pictures at once do not fit, so they are encoded one at a time. {decided.reason}"
+    if decided.deficit and not sizing.evict:
+        return f"{decided.reason} The encoder would run on the CPU."
+    return decided.reason
+
+
+def _window(sizing: Sizing) -> list[str]:
+    if not sizing.evict:
+        return []
+    cost = f"{sizing.window_ms:.1f} ms: {format_bytes(sizing.lent)} over {sizing.link_rate / 1e9:.1f} GB/s"
+    return [f"Bringing them back costs {cost}, behind the prefill where that takes longer. Evicting copies nothing."]
+
+
+def _prompt(sizing: Sizing) -> str:
+    need, free = format_apart(sizing.scratch + sizing.encoding.features, max(0, sizing.free))
+    step = f"A prompt that fills the context is read in steps of {sizing.step} tokens: {need} with its features"
+    if sizing.fits == NOT and sizing.free >= 0:
+        return f"{step}, and {free} are free: the prompt does not fit, {format_bytes(sizing.shortfall)} are missing."
+    return f"{step}, and {free} are free." if sizing.free >= 0 else f"{step}, for which there is no room."
+
+
+def _limits(planner: Planner, sizing: Sizing, cap: Cap) -> list[str]:
+    limits = sizing.limits
+    said = []
+    if limits.context_with_window == planner.most:
+        said.append(f"The longest context is capped by the model: it was made for {planner.most} tokens.")
+    if limits.image_with_window and limits.image_with_window == cap.size:
+        if cap.fixed:
+            said.append(f"The largest picture is capped by the tower: every one is made {cap.size[0]}x{cap.size[1]}.")
+        else:
+            said.append(
+                f"The largest picture is capped by the model's processor: what is above {cap.size[0]}x{cap.size[1]} is "
+                "shrunk, so any picture fits."
+            )
+    elif limits.image_with_window[0]:
+        said.append("The largest picture is the largest of this ratio; in the context that is left its tokens fit too.")
+    return said

@@ -1,0 +1,81 @@
+"""From a blueprint, a card and a wish to a `Sizing`.
+
+    sizing = size_up(Blueprint.of("folder"), room_of("sim:16GiB"), Wish(1344, 1344, context=32768))
+
+A calculation: nothing is run and nothing is measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mmswap.blueprint import Blueprint
+from mmswap.sizing import report
+from mmswap.sizing.answer import NOT, Encoding, Sizing
+from mmswap.sizing.pictures import Cost
+from mmswap.sizing.planner import Planner
+from mmswap.sizing.room import Room
+from mmswap.sizing.search import limits_of
+from mmswap.sizing.wish import Wish
+
+
+def size_up(blueprint: Blueprint, room: Room, wish: Wish) -> Sizing:
+    """What a model, a context and pictures take of a card, what would give way for them, and how much more would fit.
+
+    Raises:
+        OptionError: a context that the model was not made for. ContextOverflow: the pictures alone fill it.
+        ModelError: a model whose parts or pictures cannot be found out from its config.
+    """
+    planner = Planner(blueprint, room, wish)
+    context, features = planner.context, planner.cost.features
+    free = planner.free(context)
+    decided, fits = planner.decide(planner.cost, context)
+    chunk = planner.step(context, features) or planner.chunks(context)[-1]
+    scratch = planner.reading(context, chunk)
+    missing = max(0, -free, scratch + features - free)
+    fits = NOT if missing else fits  # weights and prompt must fit together, whatever the tower does
+    gives = free >= 0 and room.swaps and not decided.shortfall and bool(decided.evict)
+    limits, cap = limits_of(planner)
+    sizing = Sizing(
+        model=blueprint.name,
+        dtype=planner.dtype,
+        attention=blueprint.attention,
+        card=room.name,
+        kv=planner.kv.name,
+        quantize=wish.quantize,
+        context=context,
+        total=room.total,
+        free=free,
+        groups={**room.held, **planner.weights.groups, report.KV: planner.cache(context)},
+        kv_bytes_per_token=planner.prompt.layout.per_token(planner.kv),
+        encoding=_encoding(planner.cost),
+        scratch=scratch,
+        step=planner.prompt.largest(context, chunk),
+        fits=fits,
+        need=decided.need,
+        deficit=max(0, decided.need - free),
+        evict=decided.evict if gives else (),
+        lent=decided.lent if gives else 0,
+        shortfall=missing or decided.shortfall,
+        window_ms=decided.lent / room.link_rate * 1e3 if gives else 0.0,
+        link_rate=room.link_rate,
+        limits=limits,
+        reasons=(),
+    )
+    said = report.reasons(planner, sizing, decided, cap)
+    return replace(sizing, reasons=said, moments=report.moments(sizing, decided))
+
+
+def _encoding(cost: Cost) -> Encoding:
+    return Encoding(
+        width=cost.width,
+        height=cost.height,
+        images=cost.images,
+        patches=cost.picture.patches,
+        tokens=cost.picture.tokens,
+        pixels=cost.pixels,
+        features=cost.features,
+        live=cost.peak.live,
+        reserved=cost.peak.reserved(),
+        peak=cost.peak.total,
+    )
