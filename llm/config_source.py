@@ -34,7 +34,11 @@ def find_config(source: str | Path) -> FoundConfig:
         ModelError: there is none, it is damaged, or it is that of another kind of model; the sentence says which.
     """
     name = str(source)
-    path = Path(source).expanduser()
+    try:
+        path = Path(source).expanduser()
+        path.exists()
+    except (OSError, RuntimeError) as error:  # too long for a name, or a home that nobody has
+        raise ModelError(f"{name:.80} cannot be looked for: {getattr(error, 'strerror', None) or error}.") from None
     if name.strip() and path.is_dir():
         return FoundConfig(name, _config_of(_read(path / "config.json"), name), path)
     if name.strip() and path.is_file():

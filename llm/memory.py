@@ -96,7 +96,7 @@ def _counted(peak: Peak) -> Peak:
 
 
 class TextMemory:
-    """The claims of one prompt at a time. `begin`, then `grow` as tokens come, and `release` in any case.
+    """The claims of one prompt at a time. `begin`, `start`, then `grow` as tokens come, and `release` in any case.
 
     What is sized from free bytes is placed to see whether the budget holds it: it may fall as the card fills.
 
@@ -114,6 +114,8 @@ class TextMemory:
         self._free = free
         self._chunk = prefill_chunk
         self._cost = PrefillCost(0, 0)
+        self._ahead = Ahead()
+        self._way = 0
         self._step = 0
         self._claimed = 0
         self.refusal = ""
@@ -143,31 +145,70 @@ class TextMemory:
         Raises:
             DoesNotFit: not even the smallest chunk fits beside the prompt's KV cache.
         """
-        reading, ahead = self._free(), ahead or Ahead()
-        chunk = min(self._chunk, _power_above(tokens))
-        smallest = self._cost_of(SMALLEST_CHUNK, SMALLEST_CHUNK, ahead)
-        self._step = smallest.peak
+        self._ahead, self._way = ahead or Ahead(), way
+        self._step = self._cost_of(SMALLEST_CHUNK, SMALLEST_CHUNK, self._ahead).peak
+        reading = self._free()
+
+        def over(need: int) -> int:
+            return over_once_placed(self._card, "the prompt", need, self._free)
+
+        chunk, need = self._fitting(tokens, features, min(self._chunk, _power_above(tokens)), reading, over, say)
+        whole, cache, free = format_apart(need, self._kept(tokens), reading.bytes)
+        say(
+            f"Prefill of {tokens} tokens in steps of {self._ahead.largest(chunk, tokens)}: {whole} with the KV cache "
+            f"of {cache}, and {free} are free."
+        )
+        return chunk
+
+    def start(self, tokens: int, features: int, chunk: int, say: Callable[[str], None]) -> int:
+        """The prefill begins: everything is claimed. The chunk, smaller than `begin` gave if the budget fell meanwhile.
+
+        Nothing is placed to see: that would wait for weights which are on their way back.
+
+        Args:
+            features: bytes of image features that lie on the card by now.
+
+        Raises:
+            DoesNotFit: the budget fell below what the prompt needs. Nothing was prefilled.
+        """
+        self._card.claim("image features", features)
+        reading = self._free()
+
+        def over(need: int) -> int:
+            return max(0, need - reading.bytes + reading.over)
+
+        fitting, _ = self._fitting(tokens, 0, chunk, reading, over, say)
+        if fitting < chunk:
+            free = format_bytes(reading.bytes)
+            say(f"The prefill takes steps of {fitting} tokens instead of {chunk}: only {free} are free by now.")
+        self._claim(tokens)
+        return fitting
+
+    def _fitting(
+        self,
+        tokens: int,
+        features: int,
+        chunk: int,
+        reading: Reading,
+        over_with: Callable[[int], int],
+        say: Callable[[str], None],
+    ) -> tuple[int, int]:
+        """The largest chunk, from `chunk` downwards, that fits with everything else, and the bytes of all that."""
+        ahead = self._ahead
         while True:
-            largest = ahead.largest(chunk, tokens)
-            self._cost = cost = self._cost_of(largest, tokens, ahead)
-            kept = self._kept(tokens)
-            need = kept + max(way, ahead.held + cost.peak, self._reserve(tokens)) + features
-            over = over_once_placed(self._card, "the prompt", need, self._free)
+            self._cost = cost = self._cost_of(ahead.largest(chunk, tokens), tokens, ahead)
+            need = self._kept(tokens) + max(self._way, ahead.held + cost.peak, self._reserve(tokens)) + features
+            over = over_with(need)
             if not over:
-                break
+                return chunk, need
             if chunk <= SMALLEST_CHUNK:
                 advice = "use a larger card, a shorter prompt (/reset in a conversation) or fewer or smaller pictures"
                 raise DoesNotFit(f"The prompt of {tokens} tokens", need, max(0, need - over), advice)
+            smaller = max(SMALLEST_CHUNK, chunk // 2)
             if need <= reading.bytes:
-                room, smaller = format_bytes(max(0, need - over)), max(SMALLEST_CHUNK, chunk // 2)
+                room = format_bytes(max(0, need - over))
                 say(f"only {room} free once placed: shrinking the prefill step from {chunk} to {smaller} tokens")
-            chunk = max(SMALLEST_CHUNK, chunk // 2)
-        whole, cache, free = format_apart(need, kept, reading.bytes)
-        say(
-            f"Prefill of {tokens} tokens in steps of {largest}: {whole} with the KV cache of {cache}, and {free} are "
-            "free."
-        )
-        return chunk
+            chunk = smaller
 
     def _kept(self, tokens: int) -> int:
         """Bytes of the KV cache of `tokens`."""
@@ -176,10 +217,6 @@ class TextMemory:
     def _reserve(self, tokens: int) -> int:
         """What the next step of the answer needs beside the KV cache."""
         return self._step + tokens * self._cost.layer_per_token
-
-    def claim_features(self, nbytes: int) -> None:
-        """Image features live until the prefill has read them, and count until the answer ends."""
-        self._card.claim("image features", nbytes)
 
     def grow(self, tokens: int) -> bool:
         """Whether the KV cache may hold `tokens`; if so they are claimed, in pages where there is room for pages."""
@@ -190,12 +227,22 @@ class TextMemory:
             more = self._kept(wanted) - self._kept(self._claimed) + self._reserve(wanted)
             over = over_once_placed(self._card, "the next page of KV cache", more, self._free)
             if not over:
-                self._claimed = wanted
-                self._card.claim("KV cache", self._kept(wanted))
+                self._claim(wanted)
                 return True
         needed, free = format_apart(more, max(0, more - over))
         self.refusal = f"the next step needs {needed} and {free} can be had"
         return False
+
+    def _claim(self, tokens: int) -> None:
+        self._claimed = tokens
+        self._card.claim("KV cache", self._kept(tokens))
+
+    def exhausted(self) -> DoesNotFit:
+        """The error for a card that refused an allocation while the prompt or its answer was computed."""
+        reading = self._free()
+        need = max(reading.bytes + 1, self._reserve(self._claimed))
+        why = "the card refused it though so much is called free; a --vram-limit or a shorter --context leaves it room"
+        return DoesNotFit(f"The next step beside {self._claimed} tokens", need, reading.bytes, why)
 
     def release(self) -> None:
         """The prompt is over: its claims are struck out."""

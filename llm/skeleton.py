@@ -1,6 +1,6 @@
 """A model without weights: built on meta from its config, in milliseconds and without bytes. Knows no pictures.
 
-`build(config, "sdpa", torch.bfloat16)`; `shortened(model, whole)` is the same with fewer layers where nobody looks.
+`build(config, "sdpa", torch.bfloat16)`; `shortened(model, stacks)` is the same with equal layers where nobody looks.
 """
 
 from __future__ import annotations
@@ -45,22 +45,26 @@ def stored_dtype(config: Any) -> torch.dtype:
     return torch.float32
 
 
-def shortened(module: nn.Module, whole: Set[nn.Module]) -> nn.Module:
-    """The same modules and weights with one layer of every list outside of `whole`; `module` is not changed."""
-    return _shortened(module, whole, {})
+def shortened(module: nn.Module, stacks: Set[nn.Module]) -> nn.Module:
+    """The same modules and weights, where each list in `stacks` is its first layer over and over.
+
+    For what never reaches those layers: it is as long as it was and found as before, and a copy of it costs one layer.
+    `module` is not changed.
+    """
+    return _shortened(module, stacks, {})
 
 
-def _shortened(module: nn.Module, whole: Set[nn.Module], memo: dict[nn.Module, nn.Module]) -> nn.Module:
-    if module in whole:
-        return module
+def _shortened(module: nn.Module, stacks: Set[nn.Module], memo: dict[nn.Module, nn.Module]) -> nn.Module:
     if module in memo:
         return memo[module]
+    if not any(part in stacks for part in module.modules()):
+        return module
     short = memo[module] = type(module).__new__(type(module))
     short.__dict__.update(vars(module))
     children = module._modules
-    if isinstance(module, nn.ModuleList) and len(module) and not any(part in whole for part in module.modules()):
-        children = {"0": module[0]}
+    if module in stacks:
+        children = dict.fromkeys(children, next(iter(children.values()), None))
     short.__dict__["_modules"] = {
-        name: None if child is None else _shortened(child, whole, memo) for name, child in children.items()
+        name: None if child is None else _shortened(child, stacks, memo) for name, child in children.items()
     }
     return short

@@ -10,7 +10,8 @@ Nothing is downloaded, nothing is decoded, and no bytes are taken for weights or
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from mmswap.errors import MmswapError, ModelError, OptionError
+from mmswap.errors import MmswapError, ModelError, OptionError, PartsNotFound
 from mmswap.llm.config_source import find_config
 from mmswap.llm.parts import Parts, find_parts
 from mmswap.llm.skeleton import build, shortened, stored_dtype
@@ -98,6 +99,26 @@ class Blueprint:
         """Of the language model. Raises PartsNotFound if one is missing."""
         return find_parts(self.model)
 
+    @cached_property
+    def twin(self) -> nn.Module:
+        """The model on shapes, for calls that end before its decoder: its layers are the first over and over."""
+        try:
+            layers = [layer for _, layer in self.parts.layers]
+        except PartsNotFound:
+            layers = []
+        lists = (part for part in self.model.modules() if isinstance(part, nn.ModuleList))
+        return fake_twin(shortened(self.model, {part for part in lists if layers and list(part) == layers}))
+
+    def patches(self, width: int, height: int, images: int = 1) -> int:
+        """What `picture` would say, without a look at the model where the processor alone decides.
+
+        Raises:
+            As `picture`; a size that only the model's own code refuses may pass.
+        """
+        features = self._cut(width, height, images)
+        found = self._counted(features, images, width, height)
+        return self.picture(width, height, images).patches if found is None else found
+
     def picture(self, width: int, height: int, images: int = 1) -> Picture:
         """What the model would be asked for `images` pictures of that size, in pixels.
 
@@ -108,22 +129,40 @@ class Blueprint:
             OptionError: a picture without pixels.
             ModelError: there is no image processor for this family, it refuses that size, or the model's own code does.
         """
-        if min(width, height, images) < 1:
-            raise OptionError(f"There is no picture of {width}x{height} pixels: give two numbers above 0.")
-        try:
-            features = shapes_of(self._processor, width, height, images)
+        features = self._cut(width, height, images)
+        with self._told(width, height):
             inputs = accepted(self.model, features)
             call, tokens = self._asked(inputs, images)
-            counted = self._side is not None or "image_grid_thw" in features
-            patches = sum(count_patches(features, self._processor, self._side, images)) if counted else tokens
+        patches = self._counted(features, images, width, height)
+        held = {"input_ids": self._prompt(tokens), **inputs}
+        return Picture(call, tokens if patches is None else patches, tokens, held)
+
+    def _cut(self, width: int, height: int, images: int) -> dict[str, Any]:
+        """What the processor makes of such pictures."""
+        if min(width, height, images) < 1:
+            raise OptionError(f"There is no picture of {width}x{height} pixels: give two numbers above 0.")
+        with self._told(width, height):
+            return shapes_of(self._processor, width, height, images)
+
+    def _counted(self, features: Mapping[str, Any], images: int, width: int, height: int) -> int | None:
+        """Patches of what the processor made; None where a picture is not cut into patches before the tower."""
+        with self._told(width, height):
+            if self._side is None and "image_grid_thw" not in features:
+                return None
+            return sum(count_patches(features, self._processor, self._side, images))
+
+    @contextmanager
+    def _told(self, width: int, height: int) -> Iterator[None]:
+        """Whatever the family's code raises at a picture of that size becomes one sentence."""
+        try:
+            yield
         except MmswapError:
             raise
-        except Exception as error:  # whatever the family's code raises
+        except Exception as error:
             raise ModelError(
                 f"{self.name} cannot be shown a picture of {width}x{height}: {type(error).__name__}: "
                 f"{first_line(error)}."
             ) from error
-        return Picture(call, patches, tokens, {"input_ids": self._prompt(tokens), **inputs})
 
     @cached_property
     def _processor(self) -> Any:
@@ -141,18 +180,13 @@ class Blueprint:
         steps = (part.stride[0] for part in parts if isinstance(part, nn.Conv2d) and part.in_channels == 3)
         return said or next((step for step in steps if step > 1), None)
 
-    @cached_property
-    def _twin(self) -> nn.Module:
-        """With a whole tower, and one layer of everything else, which is never reached."""
-        return fake_twin(shortened(self.model, {module for _, module in self.tower.modules}))
-
     def _prompt(self, tokens: int) -> Tensor:
         names = ("image_token_id", "image_token_index")
         marks = [getattr(self.config, name, None) for name in names]
         return torch.full((1, tokens), next((mark for mark in marks if isinstance(mark, int)), 0))
 
     def _asked(self, inputs: Mapping[str, Any], images: int) -> tuple[Call, int]:
-        twin, tower = self._twin, find_tower(self._twin)
+        twin, tower = self.twin, find_tower(self.twin)
         with torch.no_grad(), FakeTrace(twin, names=False) as trace, repeats_skipped(twin, trace):
             given = self._beside(images + 1) | dict(inputs)
             call = tower.call_for(fake_tensors(given, twin))
@@ -183,7 +217,10 @@ class Blueprint:
 
 
 def _on_meta(tensor: Tensor) -> Tensor:
-    return torch.empty_like(tensor, device="meta") if is_fake(tensor) or tensor.is_floating_point() else tensor
+    """Without the mode in which it was fake: the call is for any twin."""
+    if not (is_fake(tensor) or tensor.is_floating_point()):
+        return tensor
+    return torch.empty_like(torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta"))
 
 
 def _rows(features: Any) -> int:

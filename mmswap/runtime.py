@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from importlib.resources import files
@@ -152,9 +152,10 @@ class Runtime:
         else:
             messages = prompt
         stream = self.stream(messages, sampling=sampling or SamplingConfig(**options))
-        for piece in stream:
-            if on_text is not None:
-                on_text(piece)
+        with closing(stream):  # an `on_text` that raises must not leave the turn taken
+            for piece in stream:
+                if on_text is not None:
+                    on_text(piece)
         return stream.answer
 
     def stream(
@@ -217,8 +218,8 @@ class Runtime:
         if self._holder == threading.get_ident():
             raise WindowMisuse("An answer is under way in this thread: read it to its end, or close its stream, first.")
         with self._turn:
-            self._holder = threading.get_ident()
-            try:
+            try:  # an interrupt may strike behind every line
+                self._holder = threading.get_ident()
                 yield
             finally:
                 self._holder = None

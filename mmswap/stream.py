@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from mmswap.answer import Answer, ImageReport
 from mmswap.chat import Prompt
 from mmswap.config import SamplingConfig
@@ -69,6 +71,8 @@ class Stream(Iterator[str]):
             prepared = runtime.prepare(prompt)
             try:
                 yield from self._respond(prompt, prepared)
+            except torch.OutOfMemoryError as error:  # the process and the next prompt live on
+                raise runtime.memory.exhausted() from error
             finally:
                 runtime.memory.release()
                 runtime.encoder.settle()
@@ -81,9 +85,8 @@ class Stream(Iterator[str]):
         job = runtime.encoder.begin(inputs, self._say) if prepared.images else None
         chunk = runtime.reserve(inputs, job, self._say)
         encoded = self._encode(prompt, job)
-        if encoded is not None:
-            runtime.memory.claim_features(tensor_bytes(encoded.features))
-        runtime.memory.grow(tokens)
+        features = tensor_bytes(encoded.features) if encoded is not None else 0
+        chunk = runtime.memory.start(tokens, features, chunk, self._say)  # the budget may have fallen meanwhile
         generation = generate(
             runtime.model,
             inputs,

@@ -15,6 +15,7 @@ from families import IMAGE
 from mmswap import profiles
 from mmswap.blueprint import Blueprint, Picture
 from mmswap.errors import ModelError, OptionError, PartsNotFound
+from mmswap.llm.parts import find_parts
 from mmswap.swap.dry_run import DryRun
 from mmswap.swap.peak import Peak
 from mmswap.vision.tower import Call, find_tower
@@ -75,6 +76,34 @@ def test_tokens_are_the_rows_of_the_features(name: str, tmp_path: Path) -> None:
 def test_tokens_of_models_that_merge_in_their_own_way(tmp_path: Path) -> None:
     assert Blueprint.of(folder_of(tmp_path / "a", "mllama")).picture(90, 90, 2).tokens == 2
     assert Blueprint.of(folder_of(tmp_path / "b", "blip_2")).picture(90, 90).tokens == 6  # num_query_tokens
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_patches_alone_are_those_of_the_picture(name: str, tmp_path: Path) -> None:
+    blueprint = Blueprint.of(folder_of(tmp_path, name))
+    for size in ((200, 90, 1), (64, 128, 2)):
+        assert blueprint.patches(*size) == blueprint.picture(*size).patches
+
+
+def test_patches_need_no_look_at_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search asks for dozens of sizes, and some towers go window by window."""
+    blueprint = Blueprint.of(folder_of(tmp_path, "mistral3"))
+    seen = blueprint.picture(320, 240).patches
+    monkeypatch.setattr(Blueprint, "_asked", None)
+    assert blueprint.patches(320, 240) == seen > blueprint.patches(80, 60)
+    with pytest.raises(OptionError, match="0x40"):
+        blueprint.patches(0, 40)
+
+
+@pytest.mark.parametrize("name", families.FAMILIES)
+def test_a_short_twin_has_the_model_s_parts(name: str, tmp_path: Path) -> None:
+    """The same names and as many layers, all of them one: what is asked on the way to the decoder finds the same."""
+    blueprint = Blueprint.of(folder_of(tmp_path, name))
+    parts, twin = blueprint.parts, find_parts(blueprint.twin)
+    layers = [layer for _, layer in twin.layers]
+    assert (twin.decoder_name, len(layers), len(set(layers))) == (parts.decoder_name, len(parts.layers), 1)
+    assert [name for name, _ in find_tower(blueprint.twin).modules] == [name for name, _ in blueprint.tower.modules]
+    assert len({layer for _, layer in parts.layers}) == len(parts.layers)
 
 
 def test_nothing_is_allocated_for_weights_or_pixels(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -129,6 +130,17 @@ def test_a_damaged_or_foreign_cache_never_stops_an_answer(runtime: Runtime, fold
     assert report.peak_measured > 0
 
 
+def test_a_correction_below_what_was_traced_is_not_believed(runtime: Runtime) -> None:
+    """The file is whole and what it says is not possible: it must not make a window that is too small."""
+    plain, _ = encoded(runtime, encoder_of(runtime))
+    place = experience_of(runtime.model, runtime.card)._place
+    (shape,) = seen = json.loads(place.read_text(encoding="utf-8"))
+    place.write_text(json.dumps({shape: {**seen[shape], "least": 1, "most": 1, "runs": 3}}), encoding="utf-8")
+    report, said = encoded(runtime, encoder_of(runtime))
+    assert report.need == plain.need
+    assert any("the rest was traced" in sentence for sentence in said)
+
+
 def with_margin(runtime: Runtime, residual: float, margin: float = 0.05) -> Encoder:
     encoder = encoder_of(runtime, SwapConfig(margin=margin))
     curve = Fit(0.0, 1.0, 0.0, residual, 10)
@@ -167,14 +179,16 @@ def test_a_shape_is_named_by_its_layouts_and_not_by_its_values() -> None:
     assert job(1.0).shape == job(2.0).shape == "bfloat16[4,6] int64[1,3]"
 
 
-def test_several_runs_that_agree_on_less_are_believed(runtime: Runtime) -> None:
-    encoder = encoder_of(runtime)
+def test_several_runs_that_agree_on_less_are_believed(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where scratch was foreseen, as on a real card, and the runs did without some of it."""
+    encoder, scratch = encoder_of(runtime), 100_000
+    monkeypatch.setattr(encoder, "_expected", lambda job: job.peak.live + scratch)
     first, _ = encoded(runtime, encoder)
     assert encoder.experience is not None
     ((shape, correction),) = encoder.experience.corrections.items()
-    half = replace(correction, least=HONEST["peak"] // 2, most=HONEST["peak"] // 2, runs=RUNS)
-    encoder.experience._seen[shape] = half
+    taken = correction.predicted - scratch // 2
+    encoder.experience._seen[shape] = replace(correction, least=taken, most=taken, runs=RUNS)
     encoder.cache.clear()
     lower, said = encoded(runtime, encoder)
-    assert lower.need < first.need
+    assert first.need - lower.need == pytest.approx(1.05 * scratch / 2, abs=2)
     assert any("is taken off" in sentence for sentence in said)

@@ -141,3 +141,72 @@ def test_a_failed_dry_run_takes_300_mib_and_names_the_cause(
     assert report.need >= 300 << 20
     assert "planted in the trace" in said[0]
     assert "planted in the trace" in caplog.text
+
+
+@pytest.mark.parametrize("readings", range(1, 8))
+def test_a_budget_that_falls_before_the_encoder_runs_makes_no_window_that_is_too_small(
+    roomy: Runtime, readings: int
+) -> None:
+    """The window's own plan may find less than the encoder's did: it does not run there, it goes down its ladder."""
+    roomy.encoder.cache.clear()
+    held, left = weights_of(roomy), readings
+    card: Any = roomy.card
+
+    def budget(_: int) -> int:
+        nonlocal left
+        left -= 1
+        return held + (4 << 20) if left >= 0 else held - (4 << 20)
+
+    before = fingerprint(roomy.model, addresses=True)
+    card.budget = budget
+    try:
+        _, said, report = encoded(roomy, about("red"))
+    finally:
+        card.budget = None
+        roomy.encoder.cache.clear()
+    assert fingerprint(roomy.model, addresses=True) == before
+    assert not report.reason.startswith("It does not fit")
+    if not report.opened and left < 0 and readings < 4:
+        assert "runs on the CPU" in report.reason
+        assert any(sentence.startswith("All at once does not fit") for sentence in said)
+
+
+def test_what_is_over_the_budget_counts_in_what_plan_says(roomy: Runtime) -> None:
+    """A card over its budget is not one with nothing free: `/plan` names the debt, as the window does."""
+    roomy.encoder.cache.clear()
+    card: Any = roomy.card
+    card.budget = weights_of(roomy) - (1 << 20)
+    try:
+        said = roomy.plan(about("red"))
+    finally:
+        card.budget = None
+    assert "1.0 MiB over its budget" in said[-1]
+
+
+@pytest.mark.parametrize("stops_at", [None, 0, 3])
+def test_a_tower_that_ran_elsewhere_is_back_at_its_addresses_even_if_moving_it_failed(
+    roomy: Runtime, stops_at: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is allocated to come back, so a full card cannot leave the tower split over two devices."""
+    before = fingerprint(roomy.model, addresses=True)
+    first = next(roomy.encoder.tower.modules[0][1].parameters())
+    moved, limit, inside, home = 0, stops_at, False, first.data_ptr()
+
+    def to(tensor: torch.Tensor, *_: Any) -> torch.Tensor:
+        nonlocal moved
+        if moved == limit:
+            raise torch.OutOfMemoryError("no memory left")
+        moved += 1
+        return tensor.clone()  # somewhere else
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.Tensor, "to", to)
+        try:
+            with roomy.encoder._tower_at(torch.device("cpu")):
+                limit = moved  # from now on nothing can be moved any more
+                inside = first.data_ptr() != home
+                raise KeyboardInterrupt
+        except (torch.OutOfMemoryError, KeyboardInterrupt):
+            pass
+    assert inside == (stops_at is None)
+    assert fingerprint(roomy.model, addresses=True) == before

@@ -235,3 +235,39 @@ def test_sampling_is_the_requests_own(host: Runtime) -> None:
 
 def test_the_carried_model_loads_as_any_folder_does() -> None:
     assert mmswap.load(carried_model(), card="cpu").chat("Hello", max_new_tokens=2).completion_tokens > 0
+
+
+def test_an_error_in_on_text_ends_the_answer_and_the_next_one_is_answered(roomy: Runtime) -> None:
+    """Who keeps the error keeps its frames, and with them the unread stream: it must not keep its turn."""
+
+    def refuse(piece: str) -> None:
+        raise ZeroDivisionError(piece)
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        roomy.chat(QUESTION, [circle()], max_new_tokens=8, on_text=refuse)
+    assert caught.traceback
+    assert not any("KV cache" in label for label in roomy.card.claims)  # type: ignore[attr-defined]
+    assert roomy.chat(QUESTION, [circle()], max_new_tokens=2).completion_tokens
+
+
+@pytest.mark.parametrize("step", [0, 2])  # of the prompt, of the answer
+def test_a_card_that_refuses_an_allocation_ends_one_prompt_and_not_the_process(
+    step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = mmswap.load(card="sim:1GiB")
+    before, calls = fingerprint(runtime.model), []
+    decoder = runtime.model.get_decoder()
+    forward = decoder.forward
+
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        if len(calls) == step + 1:
+            raise torch.OutOfMemoryError("HIP out of memory")
+        return forward(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(decoder, "forward", refuse)
+        with pytest.raises(DoesNotFit, match="the card refused it"):
+            runtime.chat(QUESTION, [circle()], max_new_tokens=8)
+    assert fingerprint(runtime.model) == before
+    assert runtime.chat(QUESTION, [circle()], max_new_tokens=2).completion_tokens

@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmswap.errors import OptionError
+from mmswap.llm.quant import layout
 from mmswap.sizing.bar import cells, colour, letter
 from mmswap.sizing.kv import KV_FORMATS, KvLayout, KvRow
 from mmswap.sizing.limits import largest
-from mmswap.sizing.packing import packed_bytes, packed_parts
+from mmswap.sizing.packing import GROUP, packed_bytes, packed_parts
 from mmswap.sizing.scales import Scale, largest_edge
 from mmswap.sizing.wish import Wish, picture_size
 
@@ -47,9 +48,14 @@ def test_a_window_stops_growing_and_a_picture_never_grows() -> None:
 
 
 def test_int4_is_the_stated_formula() -> None:
-    assert packed_parts(3584, 18944) == (3584 * 9472, 3584 * 148 * 2, 3584 * 148 // 2)
-    assert packed_bytes(10, 128) == 10 * 64 + 10 * 2 + 5
-    assert packed_bytes(10, 129) == 10 * 65 + 10 * 2 * 2 + 10  # a part of a group is a whole one
+    assert packed_parts(3584, 18944) == (3584 * 9472, 3584 * 148 * 2, 3584 * 148)
+    assert packed_bytes(10, 128) == 10 * (64 + 2 + 1)
+    assert packed_bytes(10, 129) == 2 * packed_bytes(10, 128)  # a part of a group is a whole one
+
+
+@given(st.integers(1, 4096), st.integers(1, 20000))
+def test_int4_is_what_the_layout_holds(rows: int, columns: int) -> None:
+    assert packed_bytes(rows, columns) == layout.packed_bytes(rows, columns, GROUP)
 
 
 @given(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(0, 10**6))

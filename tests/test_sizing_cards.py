@@ -61,7 +61,7 @@ def test_every_card_finds_itself_and_makes_sense() -> None:
     assert len({card.name for card in known_cards()}) == len(known_cards())
     for card in known_cards():
         assert known_card(card.name) == card
-        assert 4 * GIB <= card.total <= 96 * GIB
+        assert 4 * GIB <= card.total <= 256 * GIB
         assert 2e9 < card.link_rate < card.bandwidth / 2
         assert card.source
 

@@ -19,12 +19,14 @@ from torch.utils import _pytree as pytree
 from mmswap.card import Card, HostCard, Reading
 from mmswap.config import SwapConfig
 from mmswap.errors import DoesNotFit
+from mmswap.swap import interrupts
 from mmswap.swap.dry_run import DryRun, measure
 from mmswap.swap.experience import Experience
 from mmswap.swap.peak import Peak
 from mmswap.swap.plan import Plan, plan
 from mmswap.swap.pool import SwapPool
 from mmswap.swap.report import WindowReport
+from mmswap.swap.window import Window
 from mmswap.units import MIB, format_bytes
 from mmswap.vision.cache import FeatureCache, content_key
 from mmswap.vision.job import Encoded, Job
@@ -129,22 +131,22 @@ class Encoder:
 
         layers = self.swap.layers
         while True:
-            decided = self._decide(need, layers)
-            if decided.shortfall:
-                raise DoesNotFit("The vision encoder", decided.need, decided.need - decided.shortfall, ADVICE)
+            _require(self._decide(need, layers))
+            window = self.pool.window(need, layers=layers, margin=self._margin, overlap=True)
             try:
-                return self._run(jobs, whole, need, layers, say)
+                return self._run(jobs, whole, window, say)
             except torch.OutOfMemoryError:
-                layers = len(decided.evict) + self.pool.caution.units + 1
+                decided = window.plan  # what it evicted, which may be more than was thought
+                layers = len(decided.evict) + 1
                 if layers > len(self.pool.rungs):
                     raise DoesNotFit("The vision encoder", decided.need, decided.free + decided.lent, ADVICE) from None
                 say(f"The encoder ran out of memory: trying again with {layers} units evicted.")
 
-    def _run(self, jobs: Sequence[Job], whole: Peak, need: Callable[[int], int], layers: int, say: Say) -> Encoded:
-        assert self.pool is not None
+    def _run(self, jobs: Sequence[Job], whole: Peak, window: Window, say: Say) -> Encoded:
         pieces, encode_ms = [], 0.0
-        with self.pool.window(need, layers=layers, margin=self._margin, overlap=True) as window:
+        with window:
             say(window.plan.reason)
+            _require(window.plan)  # the budget may have fallen since it was last asked
             for job in jobs:
                 features, taken = self._timed(job.call)
                 pieces.append(window.keep(features))
@@ -202,7 +204,11 @@ class Encoder:
         )
         if self.experience is None:
             return job
-        extra, why = self.experience.extra(job.shape, self._expected(job))
+        expected = self._expected(job)
+        extra, why = self.experience.extra(job.shape, expected)
+        certain = job.peak.live + self._uploaded(job) - expected  # below 0: the trace saw that much alive
+        if extra < certain:
+            extra, why = certain, f"{why} No more than {format_bytes(-certain)} of that counts: the rest was traced."
         if why:
             say(why)
         return replace(job, extra=extra)
@@ -230,8 +236,10 @@ class Encoder:
 
     def _decide(self, need: Callable[[int], int], layers: int) -> Plan:
         rungs = self.pool.rungs if self.pool is not None else ()
-        margin, rate = self._margin, self.card.link_rate()
-        return plan(need, self._free().bytes, rungs, layers=layers, margin=margin, link_rate=rate)
+        extra = self.pool.caution.units if self.pool is not None else 0
+        reading, rate = self._free(), self.card.link_rate()
+        free, debt, margin = reading.bytes, reading.over, self._margin
+        return plan(need, free, rungs, layers=layers, margin=margin, link_rate=rate, debt=debt, extra=extra)
 
     def _free(self) -> Reading:
         return self.pool.free() if self.pool is not None else self.card.free()
@@ -253,20 +261,32 @@ class Encoder:
         return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(self.card.device), features)
 
     @contextmanager
+    @interrupts.guarded  # what runs between the two halves is not
     def _tower_at(self, device: torch.device) -> Iterator[None]:
-        homes = [(tensor, tensor.device) for _, module in self.tower.modules for tensor in _tensors(module)]
+        """What lies on the card stays there meanwhile: coming back takes no memory, and nothing has to be copied."""
+        homes = [(tensor, tensor.data) for _, module in self.tower.modules for tensor in _tensors(module)]
         try:
-            for tensor, _ in homes:
-                tensor.data = tensor.data.to(device)
+            interrupts.hold(homes)
+            for tensor, home in homes:
+                tensor.data = home.to(device)
+            interrupts.deliver()
             yield
         finally:
             for tensor, home in homes:
-                tensor.data = tensor.data.to(home)
+                tensor.data = home
+            interrupts.let_go(homes)
+            interrupts.deliver()
 
 
 def run_tower(model: nn.Module, call: Call) -> Any:
     """The features of `call` on `model`: the live one, or a twin of it."""
     return find_tower(model).run(call)
+
+
+def _require(decided: Plan) -> None:
+    """Raises `DoesNotFit` where a plan does not cover what is needed."""
+    if decided.shortfall:
+        raise DoesNotFit("The vision encoder", decided.need, max(0, decided.need - decided.shortfall), ADVICE)
 
 
 def no_window(why: str) -> WindowReport:

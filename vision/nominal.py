@@ -20,6 +20,8 @@ _PUBLISHED: dict[str, dict[str, Any]] = {
     "Qwen2VLImageProcessorPil/14": {"size": {"shortest_edge": 56 * 56, "longest_edge": 16384 * 28 * 28}},
     "Qwen2VLImageProcessorPil/16": {"size": {"shortest_edge": 256 * 256, "longest_edge": 4096 * 4096}},
     "dots3_note": {"temporal_patch_size": 1},
+    "idefics2": {"do_image_splitting": True},
+    "florence2": {"size": {"height": 768, "width": 768}, "crop_size": {"height": 768, "width": 768}},
 }
 
 # Families whose checkpoints use another's image processor, which transformers does not say anywhere.
@@ -50,7 +52,17 @@ def stored_processor(folder: Path, model_type: str) -> Any:
     for name, value in images_defaults(model_type).items():  # asked for by the processor at every call
         if hasattr(found, name):
             setattr(found, name, value)
+    told = read_json(folder, "processor_config.json")
+    named = told.get("processor_class") or described.get("processor_class")
+    if _like_pixtral(found) and (named == "PixtralProcessor" or (named is None and model_type == "mistral3")):
+        side = int(told.get("patch_size") or 16) * int(told.get("spatial_merge_size") or 1)
+        found.patch_size = {"height": side, "width": side}
     return found
+
+
+def _like_pixtral(processor: Any) -> bool:
+    """Whether whole cells of several patches are asked of it at every call, whatever it says of patches itself."""
+    return type(processor).__name__.startswith("PixtralImageProcessor")
 
 
 def nominal_processor(config: Any, settings: Mapping[str, Any] | None = None) -> Any:
@@ -133,10 +145,13 @@ def _sizes(plain: Any, config: Any, vision: Any) -> dict[str, Any]:
     patch = _side(getattr(vision, "patch_size", None))
     if patch is not None and hasattr(plain, "patch_size"):
         given = plain.patch_size
+        patch *= getattr(config, "spatial_merge_size", 1) if _like_pixtral(plain) else 1
         chosen["patch_size"] = {"height": patch, "width": patch} if isinstance(given, Mapping) else patch
     for name, others in _SAME.items():
         values = [getattr(holder, other, None) for other in others for holder in (vision, config)]
         value = next((value for value in values if value is not None), None)
+        if name == "temporal_patch_size" and getattr(plain, name, None) == 1:
+            continue  # a picture is one frame for this family, whatever its config copied from another's
         if value is not None and hasattr(plain, name):
             chosen[name] = value
     image = _side(getattr(vision, "image_size", None) or getattr(config, "image_size", None))

@@ -56,8 +56,8 @@ def count_patches(features: Mapping[str, Any], image_processor: Any, side: int |
         unit = side or 1
         return [(h // unit) * (w // unit) for h, w in sizes]
     tile = (height // side) * (width // side) if side else 1
-    tiles = _tiles(features, image_processor, sizes, (height, width), count)
     there = _tile_count(pixels)
+    tiles = _tiles(features, image_processor, sizes, (height, width), [there // count] * count)
     if len(tiles) != count or sum(tiles) > there:  # a family that counts in its own way: what there is, shared evenly
         tiles = [there // count] * count
     return [tile * number for number in tiles]
@@ -76,8 +76,9 @@ def _rows(features: Mapping[str, Any], shape: tuple[int, ...]) -> int:
 
 
 def _tiles(
-    features: Mapping[str, Any], processor: Any, sizes: list[Any], tile: tuple[int, int], count: int
+    features: Mapping[str, Any], processor: Any, sizes: list[Any], tile: tuple[int, int], even: list[int]
 ) -> list[int]:
+    """Tiles of each picture; `even` where nobody says how many each has."""
     if sizes:
         return _by_pinpoints(features, processor, sizes, tile)
     if "rows" in features:
@@ -86,7 +87,10 @@ def _tiles(
     for name, more in (("num_tiles", 0), ("num_patches", 0), ("num_crops", 1)):
         if name in features:
             return [int(n) + more for n in _flat(features[name])]
-    return [1] * count
+    if "aspect_ratios" in features:  # Llama 4: rows and columns of tiles, and an overview where there are several
+        grids = [int(np.prod(_list(grid))) for grid in features["aspect_ratios"]]
+        return [tiles + (tiles > 1) for tiles in grids]
+    return even
 
 
 def _by_pinpoints(features: Mapping[str, Any], processor: Any, sizes: list[Any], tile: tuple[int, int]) -> list[int]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
+import unicodedata
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -18,7 +19,10 @@ from typing import Any
 from mmswap.errors import OptionError
 from mmswap.units import GIB
 
-_NOISE = re.compile(r"\b(amd|nvidia|geforce|radeon|graphics|gpu|rx|rtx|gtx|pro|ai|generation|edition)\b")
+_NOISE = re.compile(
+    r"\b(amd|nvidia|geforce|radeon|instinct|tesla|graphics|gpu|rx|rtx|gtx|pro|ai|generation|edition|pcie|sxm\d?|hbm\d?e?)\b"
+)
+_MARKS = re.compile(r"[™®©]|\((?:tm|r|c)\)", re.IGNORECASE)
 _SIZE = re.compile(r"(\d+)\s*g(?:i?b)?\b")
 _GLUED = re.compile(r"(?<![a-z])(rx|rtx|gtx|radeon|geforce)(?=\d|[wa]\d)")
 
@@ -102,7 +106,8 @@ def _keys(card: KnownCard) -> set[str]:
 
 def _split(name: str) -> tuple[str, int | None]:
     """What distinguishes a name, in small letters without blanks, and the GiB that it gives."""
-    text = _GLUED.sub(r"\1 ", name.lower().replace("-", " ").replace("_", " "))
+    plain = unicodedata.normalize("NFKC", _MARKS.sub(" ", name)).lower()
+    text = _GLUED.sub(r"\1 ", plain.replace("-", " ").replace("_", " "))
     size = _SIZE.search(text)
     text = _NOISE.sub(" ", _SIZE.sub(" ", text))
     return re.sub(r"[^a-z0-9+]", "", text), int(size[1]) if size else None

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 
@@ -39,7 +40,8 @@ class SimulatedCard(Card):
 
     Args:
         budget: what the process may use, the bytes that it holds given: a function, or one figure. It may move at any
-            time. None: the whole card, or Windows' fall where the spec says `+wddm`.
+            time, or raise: then the last one that was known stands. None: the whole card, or Windows' fall where the
+            spec says `+wddm`.
         vram_limit: no more than so many bytes, whatever the budget says.
 
     Attributes:
@@ -64,6 +66,8 @@ class SimulatedCard(Card):
         self.claims: dict[str, int] = {}
         self.budget: Budget | int | None = falling(self.capacity) if falls and budget is None else budget
         self._limit = vram_limit
+        self._known: int | None = None
+        self._doubt = ""
 
     def total(self) -> int:
         return self.capacity
@@ -72,7 +76,8 @@ class SimulatedCard(Card):
         allowed = self._allowed()
         by_user = self._limit is not None and allowed == self._limit
         bound = "a --vram-limit" if by_user else "a budget"
-        return simulated_free(self.capacity, dict(self.claims), budget=allowed, bound=bound)
+        reading = simulated_free(self.capacity, dict(self.claims), budget=allowed, bound=bound)
+        return replace(reading, doubtful=True, reason=reading.reason + self._doubt) if self._doubt else reading
 
     @contextmanager
     def placed(self, label: str, nbytes: int) -> Iterator[bool]:
@@ -106,8 +111,13 @@ class SimulatedCard(Card):
 
     def _allowed(self) -> int | None:
         held = sum(tuple(self.claims.values()))  # a copy: others may book meanwhile
-        allowed = self.budget(held) if callable(self.budget) else self.budget
-        bounds = [bound for bound in (allowed, self._limit) if bound is not None]
+        try:
+            self._known = self.budget(held) if callable(self.budget) else self.budget
+            self._doubt = ""
+        except Exception as error:
+            stands = "the last known one stands" if self._known is not None else "the whole card counts"
+            self._doubt = f"; the budget could not be read ({type(error).__name__}: {error}), so {stands}"
+        bounds = [bound for bound in (self._known, self._limit) if bound is not None]
         return min(bounds) if bounds else None
 
 

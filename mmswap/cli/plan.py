@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from mmswap.cli.oneshot import collector_paused
 from mmswap.errors import ModelError, OptionError
 from mmswap.units import parse_bytes, parse_rate
 
@@ -21,7 +22,7 @@ def plan(
         str, typer.Option(help="sim:16GiB, sim:16GiB@24GB/s, a name such as 'RX 7900 XT', cuda, auto or cpu.")
     ] = "auto",
     context: Annotated[
-        int | None, typer.Option(help="Tokens of the KV cache. [default: the model's, at most 8192]")
+        int | None, typer.Option(help="Tokens of the KV cache. [default: 8192, or what the pictures need]")
     ] = None,
     image: Annotated[str, typer.Option(metavar="WxH", help="Pixels of a picture.")] = "1344x1344",
     images: Annotated[int, typer.Option(help="Pictures of that size in one prompt.")] = 1,
@@ -54,12 +55,13 @@ def plan(
     if attention not in ("sdpa", "eager"):
         raise OptionError("--attention must be sdpa or eager.")
     held, limit = _bytes("--reserve", reserve), _bytes("--vram-limit", vram_limit)
-    room = room_of(card, reserve=held, limit=limit, link=_rate(link))
-    sizing = _sized(model, room, wish, dtype, attention)
+    with collector_paused():
+        room = room_of(card, reserve=held, limit=limit, link=_rate(link))
+        sizing = _sized(model, room, wish, dtype, attention)
     if png is not None:
         _draw(sizing, png)
     if as_json:
-        print(json.dumps(sizing.to_json(), ensure_ascii=sys.stdout.encoding.lower() not in ("utf-8", "utf8")))
+        print(json.dumps(sizing.to_json(), ensure_ascii=(sys.stdout.encoding or "").lower() not in ("utf-8", "utf8")))
         return
     from mmswap.cli import plan_page
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mmswap.cli.oneshot import collector_paused
 from mmswap.errors import OptionError
 from mmswap.units import format_bytes
 
@@ -42,18 +43,27 @@ def profile(
         raise OptionError("--attention must be sdpa or eager.")
     if dtype != "auto" and dtype not in _DTYPES:
         raise OptionError("--dtype must be auto, float32, float16 or bfloat16.")
+    with collector_paused():
+        found = _profiled(_blueprint(model, attention, dtype), card, wanted, measure)
+    place = _kept(found, out)
+    if as_json:
+        print(
+            json.dumps(
+                found.to_json(), ensure_ascii=(sys.stdout.encoding or "").lower() not in ("utf-8", "utf8"), indent=1
+            )
+        )
+        return
+    print("\n".join(_lines(found)))
+    print(f"\nWritten to {place}." if place is not None else "\nNot kept: the cache folder cannot be written.")
+
+
+def _blueprint(model: str, attention: str, dtype: str) -> Blueprint:
+    """Imported here and not before: torch and transformers take longer than all mistakes in the options."""
     import torch
 
     from mmswap.blueprint import Blueprint
 
-    blueprint = Blueprint.of(model, attention=attention, dtype=getattr(torch, dtype) if dtype != "auto" else None)
-    found = _profiled(blueprint, card, wanted, measure)
-    place = _kept(found, out)
-    if as_json:
-        print(json.dumps(found.to_json(), ensure_ascii=sys.stdout.encoding.lower() not in ("utf-8", "utf8"), indent=1))
-        return
-    print("\n".join(_lines(found)))
-    print(f"\nWritten to {place}." if place is not None else "\nNot kept: the cache folder cannot be written.")
+    return Blueprint.of(model, attention=attention, dtype=getattr(torch, dtype) if dtype != "auto" else None)
 
 
 def _profiled(blueprint: Blueprint, card: str | None, sizes: list[tuple[int, int]] | None, measure: bool) -> Profile:

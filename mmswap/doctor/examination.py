@@ -8,6 +8,7 @@ What torch is needed for is told so where torch cannot be imported; the rest of 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 from mmswap.doctor import building, carried, kernels, system
 from mmswap.doctor.check import Check, attempt, guarded, sentence
@@ -34,7 +35,7 @@ def examine(patient: Patient, *, full: bool = False) -> Iterator[Line]:
     yield from _under("system", "processor", system.processor)
     yield from _under("system", "driver", lambda: system.driver(here))
     yield from _under("system", "python", system.python)
-    torch = guarded("torch", system.torch_build, LONG)
+    torch = tuple(_fatal(check) for check in guarded("torch", system.torch_build, LONG))
     yield from (("system", check) for check in torch)
     works = torch[0].state in ("ok", "note")
     if works:
@@ -75,6 +76,11 @@ def open_patient(patient: Patient) -> Check | None:
         return Check("card", "broken", "does not open", f"it did not answer within {LONG:g} s", "restart the machine")
     reason = str(error) if isinstance(error, OptionError) else sentence(error)
     return Check("card", "broken", "does not open", reason, "--card cpu works without it")
+
+
+def _fatal(check: Check) -> Check:
+    """Without an answer (it hangs, it ends the process that imports it) torch is as good as broken."""
+    return replace(check, state="broken", advice="reinstall torch") if check.state == "unknown" else check
 
 
 def _about_card(patient: Patient) -> Iterator[Line]:

@@ -1,8 +1,9 @@
-"""What weights take once they are quantised. One formula, in pure ints; which weights it holds for is `groups.py`'s.
+"""What weights take once they are quantised, in pure ints: the layout of `llm/quant/layout.py`, which a test compares.
+Which weights it holds for is `groups.py`'s.
 
-int4: 4 bits a weight, and for each group of 128 along a row a scale of 16 bits and a zero point of 4:
+int4: rows are padded to whole groups of 128; 4 bits a weight, and for each group a scale of 16 bits and a zero of 8:
 
-    bytes = rows * (ceil(columns / 2) + ceil(columns / 128) * 2.5)
+    bytes = rows * ceil(columns / 128) * (64 + 3)
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ FORMATS = ("int4",)
 def packed_parts(rows: int, columns: int) -> tuple[int, int, int]:
     """Bytes of the packed weights, of the scales, and of the zero points, of a matrix (rows: outputs)."""
     groups = -(-columns // GROUP)
-    return rows * -(-columns // 2), rows * groups * 2, -(-rows * groups // 2)
+    return rows * groups * GROUP // 2, rows * groups * 2, rows * groups
 
 
 def packed_bytes(rows: int, columns: int) -> int:

@@ -54,6 +54,7 @@ class Pictures:
         self._blueprint = blueprint
         self._dry_run = dry_run
         self._pictures: dict[tuple[int, int, int], Picture] = {}
+        self._patches: dict[tuple[int, int, int], int] = {}
         self._costs: dict[tuple[int, int, int], Cost] = {}
         self._sampled = False
 
@@ -63,6 +64,13 @@ class Pictures:
         if key not in self._pictures:
             self._pictures[key] = self._blueprint.picture(width, height, images)
         return self._pictures[key]
+
+    def patches(self, width: int, height: int, images: int = 1) -> int:
+        """Of such pictures; the model itself is asked only where it decides."""
+        key = (width, height, images)
+        if key not in self._patches:
+            self._patches[key] = self._blueprint.patches(*key)
+        return self._patches[key]
 
     def cost(self, width: int, height: int, images: int = 1) -> Cost:
         """Traced."""
@@ -91,6 +99,6 @@ class Pictures:
         self._sampled = True
         edge = max(near.width, near.height)
         for wanted in _EDGES:
-            size = [max(1, round(side * wanted / edge)) for side in (near.width, near.height)]
-            if wanted <= _SMALL or 2 * near.picture.patches < self.picture(size[0], size[1], near.images).patches:
+            size = [-(-side * wanted // edge) for side in (near.width, near.height)]  # never narrower than the ratio
+            if wanted <= _SMALL or 2 * near.picture.patches < self.patches(size[0], size[1], near.images):
                 self.cost(size[0], size[1], near.images)

@@ -25,6 +25,7 @@ from mmswap.swap.dry_run import DryRun
 from mmswap.swap.plan import Need, Plan, Rung, plan
 from mmswap.swap.replay import ARENA, TORCH, Policy
 
+ROOM = 1024  # tokens for words, at the least, beside pictures that fill a context that nobody asked for
 CONTEXT = 8192  # tokens where nothing is asked for and the model allows more
 _LIKE = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
@@ -51,6 +52,8 @@ class Planner:
         self.weights: Weights = weigh(blueprint.model, blueprint.tower, blueprint.parts, wish.quantize)
         dry_run, self.pictures, decoder = _traced(blueprint, TORCH if room.segments else ARENA)
         tokens = self.pictures.picture(wish.width, wish.height, wish.images).tokens
+        if wish.context is None and tokens + ROOM > self.context:  # nobody asked for one that the pictures overflow
+            self.context = min(self.most, -(-(tokens + ROOM) // ROOM) * ROOM)
         if tokens >= self.context:
             raise ContextOverflow(tokens, self.context)
         self.cost: Cost = self.pictures.cost(wish.width, wish.height, wish.images)
@@ -122,5 +125,5 @@ class Planner:
 @lru_cache(maxsize=4)
 def _traced(blueprint: Blueprint, policy: Policy) -> tuple[DryRun, Pictures, Decoder]:
     """What is asked of a model's shapes; kept, for the same model is often asked about several cards."""
-    dry_run = DryRun(blueprint.model, policy=policy)
+    dry_run = DryRun(blueprint.model, twin=blueprint.twin, policy=policy)
     return dry_run, Pictures(blueprint, dry_run), shortened(blueprint.parts, policy)

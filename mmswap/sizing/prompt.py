@@ -51,12 +51,15 @@ class Prompt:
         self._cost_of = prefill_cost(decoder.dry_run, "", decoder.kept, groups)
         self._shared = Ahead(extra=self.ahead.extra)
         self._masks = tensor_bytes(dict(self.ahead.masks))
+        self._seen = min(tensor_bytes(dict(self.ahead.extra)), max(0, self.ahead.held - self._masks))
 
     def held(self, tokens: int) -> int:
-        """Bytes of what the decoder is given for a prompt of `tokens`; masks grow with their square."""
-        plain = self.ahead.held - self._masks
+        """Bytes of what the decoder is given for a prompt of `tokens`; masks grow with their square, and what cross
+        attention looks at does not grow.
+        """
+        plain = self.ahead.held - self._masks - self._seen
         size = max(1, self.ahead.tokens or self.tokens)
-        return plain * tokens // size + self._masks * tokens * tokens // (size * size)
+        return self._seen + plain * tokens // size + self._masks * tokens * tokens // (size * size)
 
     def step(self, tokens: int, chunk: int) -> int:
         """Bytes of the last step of a prompt of `tokens` in steps of `chunk`, the cache not counted."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mmswap.sizing.answer import HOST, NOT, NOTICE, ONE_BY_ONE, Sizing
 from mmswap.sizing.groups import HEAD, LAYERS
@@ -58,17 +58,37 @@ def reasons(planner: Planner, sizing: Sizing, decided: Plan, cap: Cap) -> tuple[
 
 def _weights(planner: Planner, sizing: Sizing) -> list[str]:
     said = [f"The weights take {format_bytes(planner.weights.total)} in {sizing.dtype}, each tensor counted once."]
+    stored = _quantised(planner.blueprint.config)
+    if stored:
+        said.append(
+            f"The checkpoint's weights are quantised already ({stored}). They are counted in {sizing.dtype} here"
+            + (", but for the decoder." if sizing.quantize else ": --quantize int4 is near the size of 4-bit ones.")
+        )
     if planner.weights.tied:
         said.append("The output head is the embeddings' own tensor: it counts there, and is never evicted.")
     if sizing.quantize:
         said.append(
-            f"{sizing.quantize}: 4 bits a weight, and a 16-bit scale and a 4-bit zero for every {GROUP} of them, in "
+            f"{sizing.quantize}: 4 bits a weight, and a 16-bit scale and an 8-bit zero for every {GROUP} of them, in "
             "the linear layers of the decoder; tower, embeddings, norms and output head stay as they are."
         )
         said.append(
             f"A prefill step unpacks one matrix at a time, {format_bytes(planner.weights.unpacked)} at the most."
         )
     return said
+
+
+def _quantised(config: Any) -> str:
+    """How a config says that its checkpoint is quantised, itself or for its language model; empty if it does not."""
+    for holder in (config, config.get_text_config(decoder=True)):
+        found = getattr(holder, "quantization_config", None)
+        if found:
+            values = found if isinstance(found, dict) else vars(found)
+            bits = values.get("bits") or values.get("w_bit")
+            method = str(
+                getattr(values.get("quant_method"), "value", values.get("quant_method")) or "by an unnamed method"
+            )
+            return f"{method}, {bits} bits" if bits else method
+    return ""
 
 
 def _cache(planner: Planner, sizing: Sizing) -> str:
@@ -125,11 +145,14 @@ def _limits(planner: Planner, sizing: Sizing, cap: Cap) -> list[str]:
         said.append(f"The longest context is capped by the model: it was made for {planner.most} tokens.")
     if limits.image_with_window and limits.image_with_window == cap.size:
         if cap.fixed:
-            said.append(f"The largest picture is capped by the tower: every one is made {cap.size[0]}x{cap.size[1]}.")
+            said.append(
+                f"The largest picture is capped by the tower: any becomes about as many pixels as {cap.size[0]}x"
+                f"{cap.size[1]} has, whatever its size, so any picture fits."
+            )
         else:
             said.append(
-                f"The largest picture is capped by the model's processor: what is above {cap.size[0]}x{cap.size[1]} is "
-                "shrunk, so any picture fits."
+                f"The largest picture is capped by the model's processor: what is above {cap.size[0]}x{cap.size[1]} "
+                "becomes no more patches, so any picture fits."
             )
     elif limits.image_with_window[0]:
         said.append("The largest picture is the largest of this ratio; in the context that is left its tokens fit too.")

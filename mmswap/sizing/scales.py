@@ -26,8 +26,8 @@ class Scale:
         return max(self.width, self.height)
 
     def size(self, edge: int) -> tuple[int, int]:
-        """(width, height) for a longer side of `edge`."""
-        return tuple(max(1, round(side * edge / self.edge)) for side in (self.width, self.height))  # type: ignore[return-value]
+        """(width, height) for a longer side of `edge`; never narrower than the ratio: some families refuse that."""
+        return -(-self.width * edge // self.edge), -(-self.height * edge // self.edge)
 
     def edge_of(self, pixels: int) -> int:
         """The longer side of the largest picture of at most `pixels`."""

@@ -129,4 +129,4 @@ class _Search:
         return largest_edge(self.cap.edge, self._patches, patches, min(self.cap.edge, max(near.width, near.height)))
 
     def _patches(self, edge: int) -> int:
-        return self.planner.pictures.picture(*self.scale.size(edge), self.planner.wish.images).patches
+        return self.planner.pictures.patches(*self.scale.size(edge), self.planner.wish.images)

@@ -17,6 +17,8 @@ from mmswap.sizing.planner import Planner
 from mmswap.sizing.room import Room
 from mmswap.sizing.search import limits_of
 from mmswap.sizing.wish import Wish
+from mmswap.swap.peak import Peak
+from mmswap.swap.replay import ARENA
 
 
 def size_up(blueprint: Blueprint, room: Room, wish: Wish) -> Sizing:
@@ -66,6 +68,11 @@ def size_up(blueprint: Blueprint, room: Room, wish: Wish) -> Sizing:
     return replace(sizing, reasons=said, moments=report.moments(sizing, decided))
 
 
+def _on_a_real_card(peak: Peak) -> int:
+    """What torch's allocator would take there: what the host's kernels take inside one op, no card's kernels do."""
+    return (peak.lasting() if peak.policy is ARENA else peak).reserved()
+
+
 def _encoding(cost: Cost) -> Encoding:
     return Encoding(
         width=cost.width,
@@ -76,6 +83,6 @@ def _encoding(cost: Cost) -> Encoding:
         pixels=cost.pixels,
         features=cost.features,
         live=cost.peak.live,
-        reserved=cost.peak.reserved(),
+        reserved=_on_a_real_card(cost.peak),
         peak=cost.peak.total,
     )

@@ -10,6 +10,7 @@ from mmswap.errors import OptionError
 from mmswap.sizing.kv import KV_FORMATS
 from mmswap.sizing.packing import FORMATS
 
+MOST_IMAGES = 1000  # in one prompt; each takes a token at the least, and contexts end
 _SIZE = re.compile(r"\s*(\d{1,9})\s*[xX×*]\s*(\d{1,9})\s*")
 
 
@@ -36,7 +37,7 @@ class Wish:
         size, most = f"{self.width}x{self.height}", ImageConfig().decode_limit
         _require(min(self.width, self.height) >= 1, f"--image {size}: a picture has at least one pixel each way.")
         _require(self.width * self.height <= most, f"--image {size} is above the {most} pixels that are decoded.")
-        _require(self.images >= 1, "--images must be 1 or more.")
+        _require(1 <= self.images <= MOST_IMAGES, f"--images must be 1 to {MOST_IMAGES}.")
         _require(self.context is None or self.context >= 16, "--context must be 16 tokens or more.")
         _require(self.kv is None or self.kv in KV_FORMATS, f"--kv {self.kv} is not known: use {', '.join(KV_FORMATS)}.")
         known = self.quantize is None or self.quantize in FORMATS

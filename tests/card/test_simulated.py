@@ -63,3 +63,23 @@ def test_the_sentence_names_the_flag_that_bounds() -> None:
     assert "with a --vram-limit of 14.0 GiB" in card.free().reason
     card.budget = 12 * GIB
     assert "with a budget of 12.0 GiB" in card.free().reason
+
+
+def test_a_budget_that_raises_is_said_and_the_last_known_one_stands() -> None:
+    card = SimulatedCard("sim:1000", budget=700)
+    assert card.free().bytes == 700
+
+    def broken(held: int) -> int:
+        raise OSError("the driver is gone")
+
+    card.budget = broken
+    card.claim("x", 800)
+    reading = card.free()
+    assert (reading.bytes, reading.over, card.overfull()) == (0, 100, 100)
+    assert reading.doubtful
+    assert "could not be read (OSError: the driver is gone), so the last known one stands" in reading.reason
+    card.budget = 900
+    assert (card.free().bytes, card.free().doubtful) == (100, False)
+    never = SimulatedCard("sim:1000", budget=broken)
+    assert never.free().bytes == 1000
+    assert "so the whole card counts" in never.free().reason

@@ -95,6 +95,17 @@ def test_no_torch(linux: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     assert {"kernels", "toolchain", "model"} <= set(found)
 
 
+def test_a_torch_that_ends_the_process_which_imports_it_is_broken(
+    linux: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A module of that name in the way may call `sys.exit`: the page must not say that nothing is broken."""
+    monkeypatch.setattr(system, "torch_build", lambda: sys.exit(3))
+    found = page(Patient(linux.here, "auto"))
+    assert broken(found) == ["torch"]
+    assert "SystemExit: 3" in found["system"]["torch"].reason
+    assert found["devices"]["card"].value == "not looked for"
+
+
 def test_a_card_that_was_asked_for_and_is_not_there_is_broken_and_a_wrong_name_is_a_mistake(linux: Machine) -> None:
     fake = card()
     fake.devices = []

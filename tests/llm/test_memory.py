@@ -126,3 +126,37 @@ def test_the_figures_of_a_sentence_differ_where_they_differ() -> None:
     memory(2_600 + 5).begin(100, 0, said.append)
     need, cache, free = re.findall(r"[\d.]+ [KMGi]*B", said[0])
     assert len({need, cache, free}) == 3
+
+
+def test_a_budget_that_falls_while_pictures_are_encoded_takes_smaller_steps_or_refuses() -> None:
+    """Between `begin` and `start` the encoder ran: what was free then is no longer."""
+    made = memory(20_000)
+    card: SimulatedCard = made.card  # type: ignore[attr-defined]
+    said: list[str] = []
+    chunk = made.begin(100, 500, said.append)
+    assert chunk == 128
+    card.budget = 5_000
+    assert made.start(100, 500, chunk, said.append) == 32
+    assert said[-1] == "The prefill takes steps of 32 tokens instead of 128: only 4.4 KiB are free by now."
+    assert card.claims == {"image features": 500, "KV cache": 1000}
+    made.release()
+    assert made.begin(100, 500, said.append) == 32
+    card.budget = 3_000
+    with pytest.raises(DoesNotFit) as caught:
+        made.start(100, 500, 32, said.append)
+    assert (caught.value.need, caught.value.free) == (2600, 2500)
+    assert "KV cache" not in card.claims
+    made.release()
+    assert card.claims == {}
+
+
+def test_a_prompt_is_claimed_where_it_starts_whatever_the_next_reading_says() -> None:
+    """Two readings of one moment may differ: a prompt that was found to fit must not go on without its claim."""
+    made = memory(20_000)
+    card: SimulatedCard = made.card  # type: ignore[attr-defined]
+    chunk = made.begin(100, 0, lambda _: None)
+    figures = iter([20_000])
+    card.budget = lambda held: next(figures, 0)
+    made.start(100, 0, chunk, lambda _: None)
+    assert card.claims["KV cache"] == 1000
+    assert not made.grow(101)

@@ -1,0 +1,79 @@
+"""Faults that plans of models and options outside of all tables had; each test is named for one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import families
+import pytest
+
+from mmswap.blueprint import Blueprint
+from mmswap.card.known import known_card
+from mmswap.errors import ModelError, OptionError
+from mmswap.runtime import carried_model
+from mmswap.sizing import Wish, room_of, size_up
+from mmswap.sizing.planner import Planner
+from mmswap.vision.cache import tensor_bytes
+
+
+def test_what_cross_attention_looks_at_does_not_grow_with_the_context() -> None:
+    """Llama 3.2 Vision was said to miss 1.1 GiB on a card of 24 GiB: a picture's states counted for every 65 tokens."""
+    blueprint = Blueprint("mllama", families.shared("mllama").config)
+    prompt = Planner(blueprint, room_of("sim:1GiB"), Wish(150, 110, context=512)).prompt
+    seen = tensor_bytes(dict(prompt.ahead.extra))
+    assert 0 < seen <= prompt.ahead.held
+    words = (prompt.ahead.held - seen) // prompt.ahead.tokens
+    assert prompt.held(2048) - prompt.held(1024) == pytest.approx(1024 * words, abs=2048)
+
+
+def test_pictures_that_fill_the_context_that_nobody_asked_for_get_a_longer_one() -> None:
+    """8000x6000 was refused for the 8192 tokens of a default, by a model that reads 128000."""
+    blueprint = Blueprint.of("qwen2.5-vl-3b")
+    tokens = blueprint.picture(3000, 3000).tokens
+    planner = Planner(blueprint, room_of("sim:32GiB"), Wish(3000, 3000))
+    assert tokens > 8192
+    assert tokens + 1024 <= planner.context <= tokens + 2048
+
+
+def test_a_checkpoint_that_is_quantised_already_is_not_counted_in_full_without_a_word() -> None:
+    config = families.shared("llava").config.__class__.from_dict(families.shared("llava").config.to_dict())
+    config.quantization_config = {"quant_method": "awq", "bits": 4}
+    said = " ".join(size_up(Blueprint("llava", config), room_of("sim:1GiB"), Wish(64, 64, context=64)).reasons)
+    assert "quantised already (awq, 4 bits)" in said
+
+
+@pytest.mark.parametrize("images", [0, -1, 1001, 10**9])
+def test_a_number_of_pictures_that_no_prompt_has_is_refused_at_once(images: int) -> None:
+    with pytest.raises(OptionError, match="--images must be 1 to 1000"):
+        Wish(images=images)
+
+
+@pytest.mark.parametrize("name", ["Q" * 5000, "~nobody-of-that-name/model"])
+def test_a_name_that_no_file_system_takes_is_one_sentence(name: str) -> None:
+    with pytest.raises(ModelError) as told:
+        Blueprint.of(name)
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("typed", "name"),
+    [
+        ("NVIDIA H100 80GB HBM3", "H100"),
+        ("NVIDIA A100-SXM4-80GB", "A100 80GB"),
+        ("AMD Instinct MI300X", "Instinct MI300X"),
+        ("Tesla T4", "Tesla T4"),
+        ("GeForce® RTX™ 4090", "RTX 4090"),
+        ("AMD Radeon(TM) RX 7900 XT", "RX 7900 XT"),
+        ("RX７９００XT", "RX 7900 XT"),
+    ],
+)
+def test_cards_by_the_names_that_drivers_and_torch_give_them(typed: str, name: str) -> None:
+    assert known_card(typed).name == name
+
+
+def test_what_a_real_card_would_reserve_leaves_out_the_hosts_kernels() -> None:
+    """Cohere2 Vision was said to take 52 GiB of a real card: what a matrix product takes on the CPU was in it."""
+    blueprint: Any = Blueprint.of(carried_model())
+    planner = Planner(blueprint, room_of("sim:1GiB"), Wish(384, 320, context=1024))
+    sizing = size_up(blueprint, room_of("sim:1GiB"), Wish(384, 320, context=1024))
+    assert sizing.encoding.reserved == planner.cost.peak.lasting().reserved()
