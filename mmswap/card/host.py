@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
-import sys
 from pathlib import Path
 
 import torch
@@ -102,10 +101,11 @@ class _MemoryStatus(ctypes.Structure):
 
 def _windows(field: str) -> int:
     """What GlobalMemoryStatusEx says, 0 elsewhere."""
-    if sys.platform != "win32":
+    windll = getattr(ctypes, "windll", None)
+    if windll is None:
         return 0
     status = _MemoryStatus(length=ctypes.sizeof(_MemoryStatus))
-    if not ctypes.windll.kernel32.GlobalMemoryStatusEx(ctypes.byref(status)):
+    if not windll.kernel32.GlobalMemoryStatusEx(ctypes.byref(status)):
         return 0
     return int(getattr(status, field))
 

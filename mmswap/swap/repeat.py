@@ -186,7 +186,7 @@ def _call_key(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], s
     told: list[Hashable] = []
     if slot is not None:
         leaves = [None if is_cache(leaf) else leaf for leaf in leaves] + slot.before
-        told += [type(slot.layer), slot.first, str(slot.tree)]
+        told += [type(slot.layer).__qualname__, slot.first, str(slot.tree)]
     for leaf in leaves:
         if isinstance(leaf, Tensor):
             told.append((is_fake(leaf), *_tensor_key(leaf)))
