@@ -133,7 +133,8 @@ def shapes_of(image_processor: Any, width: int, height: int, images: int = 1) ->
     shaped.__class__ = type(kind.__name__, (kind, _Shapes), {"__module__": kind.__module__})
     pictures = [blank((3, height, width)) for _ in range(images)]
     with _shapes_lent(kind):
-        found = shaped(pictures, return_tensors=None, **_more(image_processor))
+        first = {"input_data_format": ChannelDimension.FIRST}  # a picture of 1 or 3 pixels a side could be either
+        found = shaped(pictures, return_tensors=None, **first, **_more(image_processor))
     return as_tensors(found if isinstance(found, Mapping) else {"pixel_values": [found]})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import sys
 import warnings
 from typing import Annotated
@@ -44,7 +45,8 @@ def main() -> None:
         if hasattr(stream, "reconfigure"):  # a console that lacks a character must not end the program
             stream.reconfigure(errors="backslashreplace")
     logging.basicConfig(format="mmswap: %(message)s", level=logging.WARNING)
-    warnings.filterwarnings("ignore", category=FutureWarning)  # libraries speaking to developers
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it speaks to developers, as does
+    warnings.filterwarnings("ignore", category=FutureWarning)
     try:
         app()
     except UserError as error:
