@@ -88,7 +88,7 @@ def test_int4_packs_stacked_experts() -> None:
     model = families.shared("qwen3_vl_moe")
     parts, tower = find_parts(model), find_tower(model)
     plain, packed = weigh(model, tower, parts), weigh(model, tower, parts, "int4")
-    assert packed.groups[LAYERS] < 0.3 * plain.groups[LAYERS]
+    assert packed.groups[LAYERS] < 0.35 * plain.groups[LAYERS]  # rows of 64 are padded to a whole group of 128
 
 
 @pytest.mark.parametrize("name", CACHED)
