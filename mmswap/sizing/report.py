@@ -57,7 +57,8 @@ def reasons(planner: Planner, sizing: Sizing, decided: Plan, cap: Cap) -> tuple[
 
 
 def _weights(planner: Planner, sizing: Sizing) -> list[str]:
-    said = [f"The weights take {format_bytes(planner.weights.total)} in {sizing.dtype}, each tensor counted once."]
+    kinds = f"{sizing.dtype} and {sizing.quantize}" if sizing.quantize else sizing.dtype
+    said = [f"The weights take {format_bytes(planner.weights.total)} in {kinds}, each tensor counted once."]
     stored = _quantised(planner.blueprint.config)
     if stored:
         said.append(

@@ -82,7 +82,7 @@ def _opened(spec: str, reserve: int | None, limit: int | None, link: int | None)
     total, reading = card.total(), card.free()
     reasons = [f"{card.name}: {reading.reason}."]
     if card.spec.startswith("sim:"):
-        reasons = [f"{card.name}, with nothing on it yet; its allocator takes exactly what is missing."]
+        reasons = [f"{card.name}, with nothing of this model on it yet; its allocator takes exactly what is missing."]
         card.claim("all of it", total)  # a budget may fall as the card fills: this is what is left of it then
         held = {"beyond the budget": card.overfull()}
     else:
