@@ -6,8 +6,7 @@ with mmswap.SwapPool(layers, card="cuda").window(need=nbytes): ...
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mmswap.config import ImageConfig, RunConfig, SamplingConfig, SwapConfig
 from mmswap.errors import (
@@ -22,6 +21,7 @@ from mmswap.errors import (
     UserError,
     WindowMisuse,
 )
+from mmswap.late import late
 
 if TYPE_CHECKING:
     from mmswap.answer import Answer
@@ -56,18 +56,16 @@ __all__ = [
     "open_card",
 ]
 
-_LATE = {  # what needs torch is imported when it is asked for, so that `mmswap --help` is quick
-    "Answer": "mmswap.answer",
-    "Card": "mmswap.card",
-    "Runtime": "mmswap.runtime",
-    "Stream": "mmswap.stream",
-    "SwapPool": "mmswap.swap",
-    "load": "mmswap.runtime",
-    "open_card": "mmswap.card",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _LATE:
-        raise AttributeError(f"module 'mmswap' has no attribute {name!r}")
-    return getattr(import_module(_LATE[name]), name)
+# what needs torch is imported when it is asked for, so that `mmswap --help` is quick
+__getattr__ = late(
+    __name__,
+    {
+        "Answer": "answer",
+        "Card": "card",
+        "Runtime": "runtime",
+        "Stream": "stream",
+        "SwapPool": "swap",
+        "load": "runtime",
+        "open_card": "card",
+    },
+)

@@ -16,6 +16,7 @@ FLOORS = {
     "mmswap.errors": 0,
     "mmswap.units": 0,
     "mmswap.config": 0,
+    "mmswap.late": 0,
     "mmswap.profiles": 0,
     "mmswap.card": 1,
     "mmswap.swap": 2,

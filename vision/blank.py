@@ -19,10 +19,10 @@ import torch
 from PIL import Image
 from transformers import image_transforms
 from transformers.image_processing_backends import PilBackend
-from transformers.image_transforms import get_resize_output_image_size, get_size_with_aspect_ratio
-from transformers.image_utils import ChannelDimension, get_image_size_for_max_height_width
+from transformers.image_utils import ChannelDimension
 
 from mmswap.swap.tracker import tensors_of
+from mmswap.vision.resizing import resized
 from mmswap.vision.torchless import TorchShapes
 
 Array = np.ndarray[Any, Any]
@@ -95,18 +95,7 @@ class _Shapes(PilBackend):  # type: ignore[misc]
         return image
 
     def resize(self, image: Any, size: Any, *args: Any, **kwargs: Any) -> Any:
-        height, width = image.shape[-2:]
-        if size.shortest_edge and size.longest_edge:
-            new = get_size_with_aspect_ratio((height, width), size.shortest_edge, size.longest_edge)
-        elif size.shortest_edge:
-            new = get_resize_output_image_size(
-                image, size=size.shortest_edge, default_to_square=False, input_data_format=ChannelDimension.FIRST
-            )
-        elif size.max_height and size.max_width:
-            new = get_image_size_for_max_height_width((height, width), size.max_height, size.max_width)
-        else:
-            new = (size.height, size.width)
-        return blank((*image.shape[:-2], *map(int, new)))
+        return blank((*image.shape[:-2], *resized(image, size)))
 
     def rescale(self, image: Any, *args: Any, **kwargs: Any) -> Any:
         return image

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers.image_processing_backends import TorchvisionBackend
-from transformers.image_transforms import get_resize_output_image_size, get_size_with_aspect_ratio
-from transformers.image_utils import ChannelDimension, get_image_size_for_max_height_width
+
+from mmswap.vision.resizing import resized
 
 _LOCK = threading.Lock()
 _STOOD_IN = ("torchvision", "torchvision.transforms", "torchvision.transforms.v2")
@@ -74,17 +74,7 @@ class TorchShapes(TorchvisionBackend):  # type: ignore[misc]
         return image
 
     def resize(self, image: Any, size: Any, *args: Any, **kwargs: Any) -> Any:
-        height, width = image.shape[-2:]
-        if size.shortest_edge and size.longest_edge:
-            new = get_size_with_aspect_ratio((height, width), size.shortest_edge, size.longest_edge)
-        elif size.shortest_edge:
-            plain = {"default_to_square": False, "input_data_format": ChannelDimension.FIRST}
-            new = get_resize_output_image_size(image, size=size.shortest_edge, **plain)
-        elif size.max_height and size.max_width:
-            new = get_image_size_for_max_height_width((height, width), size.max_height, size.max_width)
-        else:
-            new = (size.height, size.width)
-        return _Functional.resize(image, new)
+        return _Functional.resize(image, resized(image, size))
 
     def rescale_and_normalize(self, images: Any, *args: Any, **kwargs: Any) -> Any:
         return images

@@ -5,8 +5,9 @@ Names are looked up when they are used, so that the arithmetic in `budget` can b
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from mmswap.late import late
 
 if TYPE_CHECKING:
     from mmswap.card.accelerator import AcceleratorCard
@@ -19,19 +20,16 @@ if TYPE_CHECKING:
 
 __all__ = ["AcceleratorCard", "Backend", "Card", "HostCard", "Reading", "SimulatedCard", "TorchBackend", "open_card"]
 
-_HOME = {
-    "AcceleratorCard": "accelerator",
-    "Backend": "backend",
-    "Card": "base",
-    "HostCard": "host",
-    "Reading": "budget",
-    "SimulatedCard": "simulated",
-    "TorchBackend": "backend",
-    "open_card": "opening",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+__getattr__ = late(
+    __name__,
+    {
+        "AcceleratorCard": "accelerator",
+        "Backend": "backend",
+        "Card": "base",
+        "HostCard": "host",
+        "Reading": "budget",
+        "SimulatedCard": "simulated",
+        "TorchBackend": "backend",
+        "open_card": "opening",
+    },
+)

@@ -7,8 +7,9 @@ Names are looked up when they are used, so that the toolchain's probes can be ha
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from mmswap.late import late
 
 if TYPE_CHECKING:
     from mmswap.doctor.check import Check
@@ -20,17 +21,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Check", "Discreet", "Page", "Patient", "Surroundings", "examine"]
 
-_HOME = {
-    "Check": "check",
-    "Discreet": "discreet",
-    "Page": "page",
-    "Patient": "patient",
-    "Surroundings": "surroundings",
-    "examine": "examination",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+__getattr__ = late(
+    __name__,
+    {
+        "Check": "check",
+        "Discreet": "discreet",
+        "Page": "page",
+        "Patient": "patient",
+        "Surroundings": "surroundings",
+        "examine": "examination",
+    },
+)

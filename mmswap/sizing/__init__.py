@@ -5,8 +5,9 @@ Names are looked up when they are used: the arithmetic (`kv`, `packing`, `limits
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from mmswap.late import late
 
 if TYPE_CHECKING:
     from mmswap.sizing.answer import Sizing
@@ -16,10 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Room", "Sizing", "Wish", "room_of", "size_up"]
 
-_HOME = {"Room": "room", "Sizing": "answer", "Wish": "wish", "room_of": "room", "size_up": "sizer"}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+__getattr__ = late(
+    __name__, {"Room": "room", "Sizing": "answer", "Wish": "wish", "room_of": "room", "size_up": "sizer"}
+)

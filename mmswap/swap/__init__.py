@@ -5,17 +5,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from mmswap.late import late
 
 if TYPE_CHECKING:
     from mmswap.swap.pool import SwapPool
 
 __all__ = ["SwapPool"]
 
-
-def __getattr__(name: str) -> Any:
-    if name != "SwapPool":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from mmswap.swap.pool import SwapPool
-
-    return SwapPool
+__getattr__ = late(__name__, {"SwapPool": "pool"})

@@ -9,9 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from command_line import run
 from PIL import Image, ImageDraw
-
-from mmswap.cli import main
 
 HERE = Path(__file__).parent  # not the root: `-c` would put ./mmswap before the installed package
 
@@ -41,17 +40,6 @@ def picture(tmp_path: Path) -> str:
     path = tmp_path / "Žluťoučký 图 picture.png"
     image.save(path)
     return str(path)
-
-
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["mmswap", *words])
-    code = 0
-    try:
-        main()
-    except SystemExit as stop:
-        code = stop.code if isinstance(stop.code, int) else 0
-    out, err = capsys.readouterr()
-    return code, out, err
 
 
 def test_json_holds_every_field_and_integers_for_bytes(

@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import command_line
 import pytest
 
-from mmswap.cli import main
 from mmswap.doctor import attention, examination, host, system
 from mmswap.doctor.attention import Shape
 from mmswap.doctor.check import Check
@@ -29,14 +29,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["mmswap", "doctor", *words])
-    code = 0
-    try:
-        main()
-    except SystemExit as stop:
-        code = stop.code if isinstance(stop.code, int) else 0
-    out, err = capsys.readouterr()
-    return code, out, err
+    return command_line.run(monkeypatch, capsys, "doctor", *words)
 
 
 @pytest.mark.usefixtures("quick")

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import io
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
+import command_line
 import pytest
 from PIL import Image
 from rich.console import Console
 
-from mmswap.cli import main, plan_page
+from mmswap.cli import plan_page
 from mmswap.runtime import carried_model
 
 MODEL = str(carried_model())
@@ -23,14 +23,7 @@ KEYS = {
 
 
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["mmswap", "plan", *words])
-    code = 0
-    try:
-        main()
-    except SystemExit as stop:
-        code = stop.code if isinstance(stop.code, int) else 0
-    out, err = capsys.readouterr()
-    return code, out, err
+    return command_line.run(monkeypatch, capsys, "plan", *words)
 
 
 def ask(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
+import command_line
 import pytest
 import transformers
 from family_configs import CONFIGS
 
-from mmswap.cli import main
 from mmswap.swap.profile import read
 
 SIZES = ("--sizes", "56x56,112x112,168X112,224x224")
@@ -33,14 +32,7 @@ def model(tmp_path: Path) -> str:
 
 
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> Result:
-    monkeypatch.setattr(sys, "argv", ["mmswap", "profile", *words])
-    code = 0
-    try:
-        main()
-    except SystemExit as stop:
-        code = stop.code if isinstance(stop.code, int) else 0
-    out, err = capsys.readouterr()
-    return code, out, err
+    return command_line.run(monkeypatch, capsys, "profile", *words)
 
 
 def test_json_has_every_field(
