@@ -6,7 +6,6 @@ on it: what a trace counts dies by its reference count.
 
 from __future__ import annotations
 
-import atexit
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,11 +13,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """No cycles are collected inside the block, nor among what is left when the process ends."""
+    """No cycles are collected inside the block."""
     paused = gc.isenabled()
     gc.disable()
-    atexit.unregister(gc.freeze)
-    atexit.register(gc.freeze)
     try:
         yield
     finally:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import gc
+import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from mmswap.cli import main
 from mmswap.cli.oneshot import collector_paused
+from mmswap.runtime import carried_model
+
+HERE = Path(__file__).parent  # not the root: `-m` would put ./mmswap before the installed package
 
 
 @pytest.fixture(autouse=True)
@@ -57,3 +62,12 @@ def test_one_shot_commands_pause_it(
     assert "Stopped here." in capsys.readouterr().err
     assert seen == [False]
     assert gc.isenabled()
+
+
+def test_a_plan_ends_in_silence() -> None:
+    """Objects that are kept from Python's last collection make triton's bindings complain when the process ends."""
+    words = ["plan", str(carried_model()), "--card", "sim:1GiB", "--json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "mmswap", *words], cwd=HERE, capture_output=True, text=True, check=True
+    )
+    assert done.stderr == ""
