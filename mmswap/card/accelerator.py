@@ -13,7 +13,7 @@ from typing import Protocol
 
 import torch
 
-from mmswap.card import budget
+from mmswap.card import budget, nvml, sysfs
 from mmswap.card.backend import Backend
 from mmswap.card.base import Card
 from mmswap.card.budget import OVERRIDE, Reading, Source
@@ -67,7 +67,8 @@ class AcceleratorCard(Card):
         self._total = self._size()
         self._missing = 0  # bytes that a check in progress could not place
         self._pools: weakref.WeakSet[PrivatePool] = weakref.WeakSet()
-        self._warned: set[str] = set()
+        self._warned: set[str] = set()  # names of sources that lied
+        self._said: set[str] = set()  # what torch could not tell
         log.info("using %s, %s: %s", self.spec, self.name, self.choice)
 
     def total(self) -> int:
@@ -76,12 +77,12 @@ class AcceleratorCard(Card):
     def free(self) -> Reading:
         """The least of what the driver, the system and the user allow, and what torch has cached, less what sits unused
         in private pools. Never raises."""
-        reserved = _count(self.backend.reserved, self.index)
+        reserved = self._count("reserved", self.backend.reserved)
         bounds = self._bounds(reserved)
         idle = sum(pool.scratch() for pool in tuple(self._pools))
         # Another thread may give cached bytes back between two counts: the lesser cannot be the driver's as well.
-        held = min(reserved, _count(self.backend.reserved, self.index))
-        cached = max(0, held - _count(self.backend.allocated, self.index) - idle)
+        held = min(reserved, self._count("reserved", self.backend.reserved))
+        cached = max(0, held - self._count("allocated", self.backend.allocated) - idle)
         reading = budget.true_free(bounds, cached=cached)
         doubts = {source.name for source in bounds if source.doubtful}
         if not doubts <= self._warned:
@@ -145,9 +146,9 @@ class AcceleratorCard(Card):
         bounds = [driver, account]
         bounds += self.outside.windows(_lesser(driver, account), total)
         bounds += self._amdgpu(shared)
-        if self.outside.nvml is not None:
-            nvml = self.outside.nvml
-            bounds.append(budget.unknown("NVML", nvml) if isinstance(nvml, str) else nvml.vram())
+        found = self.outside.nvml
+        if found is not None:
+            bounds.append(budget.unknown(nvml.NAME, found) if isinstance(found, str) else found.vram())
         if shared:
             bounds.append(budget.host_leaves(self.outside.host_available()))
         bounds += self._caps(reserved)
@@ -158,9 +159,9 @@ class AcceleratorCard(Card):
         if amdgpu is None:
             return []
         if isinstance(amdgpu, str):
-            return [budget.unknown("amdgpu sysfs", amdgpu)]
+            return [budget.unknown(sysfs.NAME, amdgpu)]
         if shared:
-            return [budget.unknown("amdgpu sysfs", "the card's own memory is a small part of the host memory it uses")]
+            return [budget.unknown(sysfs.NAME, "the card's own memory is a small part of the host memory it uses")]
         return [amdgpu.vram()]
 
     def _caps(self, reserved: int) -> list[Source]:
@@ -169,7 +170,8 @@ class AcceleratorCard(Card):
             caps.append(budget.limit_leaves(limit=self._limit, reserved=reserved))
         try:
             share = self.backend.allowed_share(self.index)
-        except Exception:  # what torch cannot say, it does not limit
+        except Exception as error:  # what torch cannot say, it does not limit
+            self._say_once("share", logging.INFO, f"torch does not say its memory fraction: {_told(error)}")
             share = 1.0
         if 0 <= share < 1:
             limit = int(share * (self._told or self._total))  # torch takes it of the size that it tells
@@ -181,7 +183,21 @@ class AcceleratorCard(Card):
             free, total = self.backend.driver_memory(self.index)
             return int(free), int(total)
         except Exception as error:
-            return f"asking for it failed with {type(error).__name__}: {error}"
+            return f"asking for it failed with {_told(error)}"
+
+    def _count(self, what: str, ask: Callable[[int], int]) -> int:
+        """One of torch's own counts; 0 where torch does not count."""
+        try:
+            return max(0, int(ask(self.index)))
+        except Exception as error:
+            said = f"torch does not say how many bytes are {what} ({_told(error)}): they are taken for none"
+            self._say_once(what, logging.WARNING, said)
+            return 0
+
+    def _say_once(self, about: str, level: int, sentence: str) -> None:
+        if about not in self._said:
+            self._said.add(about)
+            log.log(level, "%s: %s", self.spec, sentence)
 
     def _in_host_memory(self, total: int) -> bool:
         """Whether an integrated card's bytes are the host's own: a carve-out is not, for the host cannot see it."""
@@ -192,12 +208,8 @@ class AcceleratorCard(Card):
         return not carved or budget.below(carved, total)
 
 
-def _count(ask: Callable[[int], int], index: int) -> int:
-    """One of torch's own counts; 0 where torch does not count."""
-    try:
-        return max(0, int(ask(index)))
-    except Exception:
-        return 0
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _size_in(answer: tuple[int, int] | str) -> int:

@@ -86,6 +86,11 @@ def unknown(name: str, cause: str, *, doubtful: bool = False) -> Source:
     return Source(name, None, f"{UNKNOWN} {cause}", doubtful=doubtful)
 
 
+def cause_in(sentence: str) -> str:
+    """What follows "unknown, because"; the sentence itself where it does not begin so."""
+    return sentence.removeprefix(UNKNOWN).strip()
+
+
 def driver_says(answer: tuple[int, int] | str, *, total: int, own_only: bool = False) -> Source:
     """The driver's `mem_get_info`.
 
@@ -227,5 +232,5 @@ def adjusted(reading: Reading, more: int, clause: str) -> Reading:
 
 
 def _with_doubts(reason: str, doubts: Iterable[Source]) -> str:
-    causes = [f"{source.name} cannot be used: {source.reason.removeprefix(UNKNOWN).strip()}" for source in doubts]
+    causes = [f"{source.name} cannot be used: {cause_in(source.reason)}" for source in doubts]
     return "; ".join((reason, *causes))

@@ -104,7 +104,7 @@ def _by_listing(factory: Factory, libraries: Libraries, device: Device, refusals
             refusals.append(str(error))
             keep, route = _by_size(candidates, device, refusals)
     finally:
-        close_all([adapter for adapter, _ in candidates if all(adapter is not kept for kept, _ in keep)])
+        _close_others([adapter for adapter, _ in candidates], keep)
     adapters, described = zip(*keep)
     return Found(adapters, described, 0, route)
 
@@ -123,8 +123,12 @@ def _hardware(factory: Factory, vendor: int) -> list[Pair]:
     except Exception:
         close_all(listed)
         raise
-    close_all([adapter for adapter in listed if all(adapter is not kept for kept, _ in found)])
+    _close_others(listed, found)
     return found
+
+
+def _close_others(adapters: list[Adapter], keep: list[Pair]) -> None:
+    close_all([adapter for adapter in adapters if all(adapter is not kept for kept, _ in keep)])
 
 
 def _by_place(candidates: list[Pair], libraries: Libraries, device: Device) -> Pair:

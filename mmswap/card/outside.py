@@ -15,7 +15,7 @@ from functools import partial
 
 from mmswap.card import host
 from mmswap.card.backend import Kind, Properties
-from mmswap.card.budget import DRIVER, UNKNOWN, Source, adapter_leaves, below, unknown, wddm_bounds, wddm_lowers
+from mmswap.card.budget import DRIVER, Source, adapter_leaves, below, cause_in, unknown, wddm_bounds, wddm_lowers
 from mmswap.card.nvml import NvmlCard, find_nvml
 from mmswap.card.sysfs import AmdgpuCard, find_amdgpu
 from mmswap.card.wddm import SWITCH, Wddm, open_wddm
@@ -50,14 +50,14 @@ class Outside:
         used = self.wddm.adapter_used()  # before the budget, which then needs no second look at the counters
         found, kept = self.wddm.memory(), 0
         if isinstance(found, str):
-            budget = unknown("WDDM", _cause(found))
+            budget = unknown("WDDM", cause_in(found))
         elif self.wddm.mode == "strict":
             budget = wddm_bounds(base, budget=found.budget, usage=found.usage)
         else:
             budget = wddm_lowers(base, total=total, budget=found.budget)
             kept = _kept_by_driver(base, total, found.usage)
         if isinstance(used, str):
-            return [budget, unknown("PDH", _cause(used))]
+            return [budget, unknown("PDH", cause_in(used))]
         if not below(total, used):
             used = min(used, total)  # Windows counts what the driver keeps from everybody too
         return [budget, adapter_leaves("PDH", total=total, used=used, regained=min(kept, used))]
@@ -68,7 +68,7 @@ class Outside:
         counters = self.counters if self.wddm is None or isinstance(self.wddm, str) else self.wddm
         if counters is not None:
             found = counters.process_shared()
-            return (_cause(found) if isinstance(found, str) else found), "Windows' shared GPU memory"
+            return (cause_in(found) if isinstance(found, str) else found), "Windows' shared GPU memory"
         if self.amdgpu is not None and not isinstance(self.amdgpu, str):
             return self.amdgpu.gtt_used(), "amdgpu's GTT"
         for absent in (self.wddm, self.amdgpu):
@@ -115,10 +115,6 @@ def _kept_by_driver(driver: Source, total: int, usage: int) -> int:
     if driver.bytes is None or driver.name != DRIVER:
         return 0
     return max(0, usage - (total - driver.bytes))
-
-
-def _cause(sentence: str) -> str:
-    return sentence.removeprefix(UNKNOWN).strip()
 
 
 def _serial(uuid: str | None) -> str:

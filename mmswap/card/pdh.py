@@ -1,6 +1,6 @@
 """Windows' performance counters of GPU memory, by ctypes: what every process holds on an adapter.
 
-    with GpuCounters(libraries.pdh) as counters: counters.read(ADAPTER_DEDICATED), counters.read(PROCESS_SHARED)
+    counters = GpuCounters(libraries.pdh);  counters.read(ADAPTER_DEDICATED);  counters.close()
 
 The English names work in every language of Windows. Instances are found by a wildcard, afresh at every reading.
 """
@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable
 from ctypes import byref, c_int64, c_uint32, c_void_p
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 from mmswap.card.wddm_libraries import bind, expect
@@ -82,12 +81,6 @@ class GpuCounters:
         if self._query is not None:
             self._close(self._query)
             self._query = None
-
-    def __enter__(self) -> GpuCounters:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
 
 
 def _rows(get: Callable[..., int], counter: int) -> list[Row]:

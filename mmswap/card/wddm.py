@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
+from mmswap.card.budget import UNKNOWN
 from mmswap.card.wddm_device import Device
 from mmswap.card.wddm_libraries import Libraries
 from mmswap.card.wddm_session import Memory, Session
@@ -162,7 +163,7 @@ class Wddm:
             self._finalize()
 
     def _read(self, session: Session) -> Budget:
-        session.take_change()  # before the figures: a change that comes while they are read is asked for again
+        session.forget_change()  # before the figures: a change that comes while they are read is asked for again
         found = session.memory(_left if self.mode == "strict" else _budget)
         everybody = self._everybody()
         others = None if everybody is None else max(0, everybody - found.local.usage)
@@ -179,7 +180,7 @@ class Wddm:
         """What `ask` says of the session, which is opened first if there is none, or if its factory is out of date."""
         with self._lock:
             if not self._finalize.alive:
-                return "unknown, because it was closed"
+                return f"{UNKNOWN} it was closed"
             try:
                 if self._sessions and not self._sessions[0].is_current():
                     _close_sessions(self._sessions)
@@ -187,7 +188,7 @@ class Wddm:
                     self._sessions.append(Session(self._libraries(), self._device))
                 return ask(self._sessions[0])
             except Exception as error:  # whatever a driver does: the driver's own figure has to stand
-                return f"unknown, because {error or type(error).__name__}"
+                return f"{UNKNOWN} {error or type(error).__name__}"
 
     def _say(self, answer: Budget | str) -> None:
         if isinstance(answer, str):

@@ -53,14 +53,13 @@ class Session:
     def is_current(self) -> bool:
         return self._factory.is_current()
 
-    def take_change(self) -> bool:
-        """Whether a budget event came since this was asked last."""
-        came = self.has_change()
+    def forget_change(self) -> None:
+        """The figures are about to be read: a budget event that came before is answered by them."""
         if self._watch is not None:
             self._watch.changed.clear()
-        return came
 
     def has_change(self) -> bool:
+        """Whether a budget event came since `forget_change`."""
         return self._watch is not None and self._watch.changed.is_set()
 
     def memory(self, worst: Callable[[Memory], int]) -> Memory:

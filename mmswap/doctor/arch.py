@@ -14,7 +14,6 @@ from mmswap.doctor.surroundings import Found, Surroundings
 
 _NAME = re.compile(r"gfx[0-9a-f]{3,5}|gfx\d+(?:-\d+)*-generic", re.IGNORECASE)
 _KFD = "/sys/class/kfd/kfd/topology/nodes"
-_FAMILIES = {"gfx103": "gfx103X", "gfx110": "gfx110X", "gfx115": "gfx115X", "gfx120": "gfx120X"}
 
 
 def base_name(arch: str) -> str:
@@ -72,14 +71,3 @@ def kfd_name(version: int) -> str:
 def is_rdna(arch: str) -> bool:
     """Whether it is a desktop architecture (gfx10 to gfx12), which needs AOTriton's experimental switch."""
     return re.match(r"gfx1[0-2]\d\d", base_name(arch)) is not None
-
-
-def wheel_for(arch: str) -> str:
-    """What torch must have been built for, in words."""
-    name = base_name(arch)
-    if not name.startswith("gfx"):
-        return f"a CUDA build of torch that covers {name}" if name else "a torch build that covers this card"
-    family = _FAMILIES.get(name[:6])
-    return f"a ROCm build of torch for {name}" + (
-        f" (wheels of the family {family}, or {name} itself)" if family else ""
-    )

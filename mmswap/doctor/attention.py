@@ -9,6 +9,7 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,8 +127,6 @@ class SelfTest:
 
 def forced(backend: str) -> Any:
     """The context in which torch may take this backend alone; for `default`, the one that changes nothing."""
-    from contextlib import nullcontext
-
     if backend == DEFAULT:
         return nullcontext()
     from torch.nn.attention import SDPBackend, sdpa_kernel

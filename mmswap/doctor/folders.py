@@ -28,11 +28,8 @@ def build_root(here: Surroundings) -> Found:
     kept = here.variable(BUILD_CLEAN) == "0"
     reason = f"{BUILD_ROOT} names it" if asked else f"{source}; {BUILD_ROOT} would move it"
     reason += f"; {BUILD_CLEAN}=0 keeps what a build leaves there" if kept else ""
-    faults = remarks + faults_of(here, path)
-    advice = (
-        f"let {BUILD_ROOT} name a short folder of plain letters that you may write to" if faults_of(here, path) else ""
-    )
-    return Found(str(path), source, reason, advice, faults=faults)
+    faults = faults_of(here, path)
+    return Found(str(path), source, reason, _advice(BUILD_ROOT, faults), faults=remarks + faults)
 
 
 def caches(here: Surroundings) -> list[tuple[str, Found]]:
@@ -42,8 +39,7 @@ def caches(here: Surroundings) -> list[tuple[str, Found]]:
         text = here.variable(name)
         if text:
             faults = faults_of(here, here.place(text))
-            advice = f"let {name} name a short folder of plain letters that you may write to" if faults else ""
-            found.append((name, Found(text, name, "", advice, faults=faults)))
+            found.append((name, Found(text, name, "", _advice(name, faults), faults=faults)))
     return found
 
 
@@ -60,6 +56,11 @@ def faults_of(here: Surroundings, path: Path) -> tuple[str, ...]:
     if barrier:
         found.append(barrier)
     return tuple(found)
+
+
+def _advice(name: str, faults: tuple[str, ...]) -> str:
+    """What helps against them, for the variable that names the folder."""
+    return f"let {name} name a short folder of plain letters that you may write to" if faults else ""
 
 
 def _barrier(path: Path) -> str:

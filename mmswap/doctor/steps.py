@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from mmswap.doctor import attention, kernels
 from mmswap.doctor.check import Check, guarded, sentence
@@ -54,15 +55,19 @@ def try_all(patient: Patient) -> dict[str, Check]:
 
 def _results(patient: Patient, steps: Sequence[str]) -> Iterator[tuple[str, Check]]:
     """From a process of its own where a real card may take it down; from here where only this one sees the card."""
+    left, why = list(steps), ""
     if patient.accelerator is not None and patient.backend is None:
         assert patient.card is not None
         try:
-            yield from isolated(python_words(CHILD, patient.card.spec), steps, LIMIT)
+            for name, check in isolated(python_words(CHILD, patient.card.spec), steps, LIMIT):
+                left.remove(name)  # whatever comes, it has its answer: a step that ended a process is not tried here
+                yield name, check
             return
-        except (NoCard, OSError):
-            pass
-    for name in steps:
-        yield name, _guarded(name, patient)
+        except (NoCard, OSError) as error:
+            why = f"tried in this process, because another one cannot do it: {sentence(error)}"
+    for name in left:
+        check = _guarded(name, patient)
+        yield name, replace(check, reason="; ".join(part for part in (check.reason, why) if part))
 
 
 def _guarded(name: str, patient: Patient) -> Check:

@@ -244,7 +244,7 @@ def test_what_lies_idle_in_a_private_pool_is_not_free_to_others() -> None:
     assert card.free().bytes == 16 * GIB
 
 
-def test_torch_that_cannot_count_is_no_crash() -> None:
+def test_torch_that_cannot_count_is_no_crash_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
     fake = FakeCuda()
     fake.driver = lambda: (5 * GIB, 16 * GIB)
 
@@ -252,7 +252,22 @@ def test_torch_that_cannot_count_is_no_crash() -> None:
         raise RuntimeError("no allocator")
 
     fake.reserved = fake.allocated = raises  # type: ignore[method-assign]
-    assert AcceleratorCard(fake, 0, outside=Outside()).free().bytes == 5 * GIB
+    card = AcceleratorCard(fake, 0, outside=Outside())
+    assert [card.free().bytes, card.free().bytes] == [5 * GIB, 5 * GIB]
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert ["no allocator" in warning for warning in warnings] == [True, True]  # reserved, and allocated
+
+
+def test_a_memory_fraction_that_cannot_be_asked_for_is_none_and_said(caplog: pytest.LogCaptureFixture) -> None:
+    fake = FakeCuda()
+
+    def raises(index: int) -> float:
+        raise RuntimeError("no such call")
+
+    fake.allowed_share = raises  # type: ignore[method-assign]
+    with caplog.at_level(logging.INFO):
+        assert AcceleratorCard(fake, 0, outside=Outside()).free().bytes == 16 * GIB
+    assert "torch does not say its memory fraction: RuntimeError: no such call" in caplog.text
 
 
 def test_each_source_that_lies_is_warned_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -74,7 +74,22 @@ def test_a_card_that_the_other_process_does_not_see_is_tried_here(
         yield
 
     monkeypatch.setattr(steps, "isolated", isolated)
-    assert steps.try_all(accelerated(linux, FakeCuda()))[KERNEL].state == "ok"
+    kernel = steps.try_all(accelerated(linux, FakeCuda()))[KERNEL]
+    assert kernel.state == "ok"
+    assert str(error) in kernel.reason
+
+
+def test_a_step_that_ended_the_other_process_is_not_tried_here(linux: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def isolated(*call: Any) -> Iterator[tuple[str, Check]]:
+        yield KERNEL, Check(KERNEL, "ok", "ran")
+        yield PINNED, Check(PINNED, "unknown", "no answer", "its process ended with code 134")
+        raise NoCard("it sees none any more")
+
+    monkeypatch.setattr(steps, "isolated", isolated)
+    monkeypatch.setattr(steps, "pinned", lambda patient: pytest.fail("it would end this process"))
+    found = steps.try_all(accelerated(linux, FakeCuda()))
+    assert found[PINNED].reason == "its process ended with code 134"
+    assert "it sees none any more" in found["attention math"].reason
 
 
 def test_nothing_is_tried_behind_a_kernel_that_fails(linux: Machine) -> None:
