@@ -3,14 +3,12 @@
     profile = profile_of(Blueprint.of("folder"))        # needs no card and no weights; the same on every machine
     profile.tower.at(patches), profile.samples, profile.prefill
 
-With `measured` (see `measurer`) a real run at each size stands beside the trace. `experience_of` is what a loaded
-model finds in the cache folder.
+With `measured` (see `measurer`) a real run at each size stands beside the trace.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
-import json
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any
@@ -19,15 +17,15 @@ import torch
 from torch import Tensor, nn
 
 from mmswap.blueprint import Blueprint, Picture
-from mmswap.card import Card, SimulatedCard
+from mmswap.card import Card
 from mmswap.errors import ModelError
 from mmswap.llm.loader import load_model
+from mmswap.recall import as_json, fingerprint_of
 from mmswap.swap import kernels
 from mmswap.swap.dry_run import DryRun, PrefillPeak, calibrate, measure
-from mmswap.swap.experience import Experience
 from mmswap.swap.fit import fit
 from mmswap.swap.peak import Peak
-from mmswap.swap.profile import PrefillSample, Profile, Sample, fingerprint, recall
+from mmswap.swap.profile import PrefillSample, Profile, Sample
 from mmswap.swap.replay import EXPANDABLE, TORCH, Policy
 from mmswap.swap.scratch import ScratchTable
 from mmswap.vision.tower import Call, find_tower
@@ -68,9 +66,9 @@ def profile_of(
     dry_run = DryRun(blueprint.model, policy=policy, scratch=table)
     samples = tuple(_samples(blueprint, dry_run, sizes or SIZES, measured))
     return Profile(
-        fingerprint=_fingerprint(blueprint.config, blueprint.dtype, blueprint.attention, card or BY_RULES),
+        fingerprint=fingerprint_of(blueprint.config, blueprint.dtype, blueprint.attention, card or BY_RULES),
         name=blueprint.name,
-        config=_as_json(blueprint.config),
+        config=as_json(blueprint.config),
         dtype=str(blueprint.dtype).removeprefix("torch."),
         attention=blueprint.attention,
         card=card or BY_RULES,
@@ -108,27 +106,6 @@ def measurer(blueprint: Blueprint, card: Card) -> Measure:
         return measure(lambda: tower.run(given), card).live
 
     return run
-
-
-def experience_of(model: Any, card: Card) -> Experience:
-    """What is known of a loaded model's tower on a card: the cached profile, if any, and what its real runs taught."""
-    known = _fingerprint(model.config, model.dtype, model.config._attn_implementation, name_of(card))
-    return Experience(known, recall(known))
-
-
-def name_of(card: Card) -> str:
-    """A card as a fingerprint names it; simulated ones are alike, whatever their size."""
-    return "simulated" if isinstance(card, SimulatedCard) else card.name
-
-
-def _fingerprint(config: Any, dtype: torch.dtype, attention: str, card: str) -> str:
-    return fingerprint(_as_json(config), str(dtype).removeprefix("torch."), attention, card, torch.__version__)
-
-
-def _as_json(config: Any) -> dict[str, Any]:
-    """A config as it will be read again."""
-    values: dict[str, Any] = json.loads(json.dumps(config.to_dict(), default=str))
-    return values
 
 
 def weights_of(blueprint: Blueprint) -> dict[str, int]:

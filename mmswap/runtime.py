@@ -36,7 +36,7 @@ from mmswap.llm.parts import find_parts
 from mmswap.llm.source import resolve_source
 from mmswap.measured import Measurements, Tally
 from mmswap.placement import answer_to_spill, place, require_room, weigh
-from mmswap.profiling import experience_of
+from mmswap.recall import experience_of
 from mmswap.stream import Stream
 from mmswap.swap.dry_run import DryRun, calibrate, policy_of
 from mmswap.vision.encoder import Encoder, Job

@@ -15,7 +15,7 @@ from PIL import Image, ImageDraw
 
 import mmswap
 from mmswap.config import SwapConfig
-from mmswap.profiling import experience_of
+from mmswap.recall import experience_of
 from mmswap.runtime import Runtime
 from mmswap.swap.experience import RUNS, Experience
 from mmswap.swap.fit import Fit

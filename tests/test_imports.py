@@ -31,6 +31,7 @@ FLOORS = {
     "mmswap.measured": 4,
     "mmswap.placement": 4,
     "mmswap.profiling": 4,
+    "mmswap.recall": 4,
     "mmswap.sizing": 4,
     "mmswap.stream": 4,
     "mmswap.runtime": 4,

@@ -15,7 +15,8 @@ import mmswap
 from mmswap.blueprint import Blueprint
 from mmswap.card import HostCard, SimulatedCard
 from mmswap.errors import ModelError
-from mmswap.profiling import BY_RULES, SIZES, experience_of, measurer, name_of, profile_of
+from mmswap.profiling import BY_RULES, SIZES, measurer, profile_of
+from mmswap.recall import experience_of, name_of
 from mmswap.runtime import carried_model
 from mmswap.swap.meter import CpuMeter
 from mmswap.swap.profile import Profile, keep

@@ -68,7 +68,8 @@ def _blueprint(model: str, attention: str, dtype: str) -> Blueprint:
 
 def _profiled(blueprint: Blueprint, card: str | None, sizes: list[tuple[int, int]] | None, measure: bool) -> Profile:
     from mmswap.card import open_card
-    from mmswap.profiling import measurer, name_of, profile_of
+    from mmswap.profiling import measurer, profile_of
+    from mmswap.recall import name_of
     from mmswap.swap.dry_run import policy_of
     from mmswap.swap.replay import TORCH
 

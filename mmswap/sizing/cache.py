@@ -7,7 +7,6 @@ layout = layout_of(decoder, extra)        # a KvLayout for all layers
 from __future__ import annotations
 
 import copy
-import inspect
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from transformers import DynamicCache
 
 from mmswap.llm.parts import Parts
 from mmswap.sizing.kv import KvLayout, KvRow
-from mmswap.swap.dry_run import DryRun, cache_argument, calibrate
+from mmswap.swap.dry_run import DryRun, cache_argument, calibrate, embedded
 from mmswap.swap.fake import fake_tensors
 from mmswap.swap.replay import ARENA, Policy
 from mmswap.swap.scratch import ScratchTable
@@ -101,7 +100,7 @@ class _Probe:
 def _caches(decoder: Any, probe: _Probe) -> list[dict[str, Any]]:
     """Each layer's tensors by name once the decoder has read the prompt, and its window."""
     cache = DynamicCache(config=decoder.config)
-    given = fake_tensors(_prompt(decoder, probe.tokens), decoder)
+    given = fake_tensors(embedded(decoder, probe.tokens), decoder)
     decoder(**given, **probe.extra, **cache_argument(decoder, cache), use_cache=True)
     return [dict(_held(layer)) for layer in cache.layers]
 
@@ -112,16 +111,6 @@ def _held(layer: Any) -> Iterator[tuple[str, Any]]:
         for index, tensor in enumerate(pytree.tree_leaves(value)):
             if isinstance(tensor, Tensor) and tensor.numel() > 1:  # counters are no contents
                 yield name if index == 0 else f"{name}.{index}", tensor
-
-
-def _prompt(decoder: Any, tokens: int) -> dict[str, Tensor]:
-    weight = next(tensor for name, tensor in decoder.named_parameters() if "embed" in name)
-    given = {"inputs_embeds": torch.empty(1, tokens, weight.shape[1], dtype=weight.dtype, device="meta")}
-    more = getattr(decoder.config, "hidden_size_per_layer_input", 0)
-    if more and "per_layer_inputs" in inspect.signature(decoder.forward).parameters:
-        shape = (1, tokens, decoder.config.num_hidden_layers, more)
-        given["per_layer_inputs"] = torch.empty(shape, dtype=weight.dtype, device="meta")
-    return given
 
 
 def _kinds(decoder: Any, layers: list[nn.Module]) -> list[Hashable]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from mmswap.llm.quant.section import method_of, section_of
 from mmswap.sizing.answer import HOST, NOT, NOTICE, ONE_BY_ONE, Sizing
 from mmswap.sizing.groups import HEAD, LAYERS
 from mmswap.sizing.packing import GROUP
@@ -80,16 +81,13 @@ def _weights(planner: Planner, sizing: Sizing) -> list[str]:
 
 def _quantised(config: Any) -> str:
     """How a config says that its checkpoint is quantised, itself or for its language model; empty if it does not."""
-    for holder in (config, config.get_text_config(decoder=True)):
-        found = getattr(holder, "quantization_config", None)
-        if found:
-            values = found if isinstance(found, dict) else vars(found)
-            bits = values.get("bits") or values.get("w_bit")
-            method = str(
-                getattr(values.get("quant_method"), "value", values.get("quant_method")) or "by an unnamed method"
-            )
-            return f"{method}, {bits} bits" if bits else method
-    return ""
+    section = section_of(config.to_dict())
+    if section is None:
+        return ""
+    named = method_of(section)
+    method = "by an unnamed method" if named == "unknown" else named
+    bits = section.get("bits") or section.get("w_bit")
+    return f"{method}, {bits} bits" if bits else method
 
 
 def _cache(planner: Planner, sizing: Sizing) -> str:

@@ -146,7 +146,7 @@ class DryRun:
 
         def trace(twin: nn.Module) -> PrefillPeak:
             module = twin.get_submodule(decoder)
-            given = fake_tensors(_embedded(module, tokens) | arguments, twin)
+            given = fake_tensors(embedded(module, tokens) | arguments, twin)
             cache = DynamicCache(config=module.config)
             before = _cache_bytes(cache)
             peak = self._traced(
@@ -230,8 +230,8 @@ def cache_argument(module: nn.Module, cache: Any) -> dict[str, Any]:
     return {name: cache}
 
 
-def _embedded(decoder: Any, tokens: int) -> dict[str, Tensor]:
-    """What a decoder is given for `tokens` tokens once they are embedded, on meta."""
+def embedded(decoder: Any, tokens: int) -> dict[str, Tensor]:
+    """What a decoder is given for `tokens` embedded tokens, on meta: `inputs_embeds` [1, tokens, width] above all."""
     embedding = next(tensor for name, tensor in decoder.named_parameters() if "embed" in name)
     given = {"inputs_embeds": torch.empty(1, tokens, embedding.shape[1], dtype=embedding.dtype, device="meta")}
     if "per_layer_inputs" in inspect.signature(decoder.forward).parameters:

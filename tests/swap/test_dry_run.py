@@ -17,7 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from mmswap.llm.parts import find_parts
 from mmswap.swap import repeat
 from mmswap.swap.dry_run import FALLBACK, DryRun, measure
 from mmswap.swap.fake import fake_twin, is_fake
@@ -232,37 +231,6 @@ def test_beyond_never_rises_with_what_is_lent(sizes: list[int], lent: list[int])
     asked = [peak.beyond(size) for size in sorted(lent)]
     assert asked == sorted(asked, reverse=True)
     assert peak.total >= peak.live
-
-
-# --- the language model -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", [name for name in FAMILIES if name != "gemma4"])
-def test_prefill_is_the_real_one_and_the_cache_is_known(name: str) -> None:
-    from transformers import DynamicCache
-
-    model = build(name)
-    decoder = find_parts(model).decoder_name
-    answer = DryRun(model, scratch=FORMULAS).prefill_peak(decoder, 40)
-    module: Any = model.get_submodule(decoder)
-    embeds = torch.ones(1, 40, 64)
-    cache = DynamicCache(config=module.config)
-    with torch.no_grad(), LiveTracker() as tracker:
-        result = module(inputs_embeds=embeds, past_key_values=cache, use_cache=True).last_hidden_state
-    assert result.shape == (1, 40, 64)
-    assert answer.peak.how == "trace"
-    assert answer.peak.live == tracker.peak
-    assert answer.peak.output == 40 * 64 * 4
-    if name in ("qwen2_vl", "idefics3", "glm4v"):
-        assert answer.kv_bytes == 4 * 2 * 40 * 2 * 16 * 4
-        assert answer.kv_bytes_per_token == 4 * 2 * 2 * 16 * 4
-
-
-def test_prefill_of_a_decoder_with_embeddings_at_every_layer() -> None:
-    model = build("gemma4")
-    answer = DryRun(model, scratch=FORMULAS).prefill_peak(find_parts(model).decoder_name, 40)
-    assert answer.peak.how == "trace"
-    assert answer.kv_bytes > 0
 
 
 # --- cost -------------------------------------------------------------------------------------------------------------

@@ -5,19 +5,16 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from fake_cuda import FakeCuda
 from fingerprint import fingerprint
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from swap_models import IDS, ToyDecoder, named_layers, tight_pool
 
-from mmswap.card import AcceleratorCard, SimulatedCard
-from mmswap.card.outside import Outside
+from mmswap.card import SimulatedCard
 from mmswap.errors import DoesNotFit
 from mmswap.swap import SwapPool
 from mmswap.swap.caution import CALM
@@ -231,62 +228,6 @@ def test_whatever_the_budget_does_as_it_fills_nothing_spills_unless_it_was_said_
     assert fingerprint(model) == before
     assert not pool.busy
     assert set(card.claims) == {"evictable units"}
-
-
-def cuda_pool(fake: FakeCuda, model: ToyDecoder) -> SwapPool:
-    return SwapPool(named_layers(model), AcceleratorCard(fake, 0, outside=Outside()), root=model)
-
-
-def cut_after(fake: FakeCuda, calls: int, by: int) -> Callable[[], tuple[int, int]]:
-    left = calls
-
-    def driver() -> tuple[int, int]:
-        nonlocal left
-        left -= 1
-        return max(0, fake.total - fake.reserved(0) - (by if left < 0 else 0)), fake.total
-
-    return driver
-
-
-@torch.no_grad()
-def test_on_an_accelerator_more_is_lent_when_the_driver_gives_less(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = FakeCuda(total=64 << 20)
-    fake.install(monkeypatch)
-    model = ToyDecoder(layers=8, width=512)
-    before = fingerprint(model)
-    pool = cuda_pool(fake, model)
-    unit = pool.ladder[0].nbytes
-    free = pool.free().bytes
-    fake.driver = cut_after(fake, 1, by=2 * unit)
-    with pool.window(need=free + unit // 2, margin=0.0) as window:
-        pass
-    assert len(window.report.evicted) == 3
-    assert "free once placed" in window.report.reason
-    pool.settle()
-    assert fingerprint(model) == before
-
-
-@torch.no_grad()
-def test_pins_made_by_the_first_window_are_no_spill(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Linux AMD: the mirrors are pinned at the first eviction, and amdgpu's GTT figure counts them."""
-    fake = FakeCuda(total=64 << 20)
-    fake.install(monkeypatch)
-    gtt = 100 << 20
-    outside = Outside()
-    monkeypatch.setattr(Outside, "host_bytes", lambda _: (gtt + fake.pinned_bytes, "amdgpu sysfs"))
-    model = ToyDecoder(layers=8, width=1024)
-    pool = SwapPool(named_layers(model), AcceleratorCard(fake, 0, outside=outside), root=model)
-    with pool.window(layers=8):
-        pass
-    pool.settle()
-    assert fake.pinned_bytes > 20 << 20
-    assert pool.watch.count().count == 0
-    gtt += 40 << 20
-    assert pool.watch.poll().bytes == 40 << 20
-    assert "amdgpu sysfs" in pool.watch.news()[0]
-    with pool.window(need=0) as window:
-        pass
-    assert len(window.report.evicted) == 1
 
 
 def test_a_pool_is_called_evictable_units_and_a_second_one_has_a_number() -> None:
