@@ -9,6 +9,7 @@ import ctypes
 import logging
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from ctypes import byref, c_void_p
 from pathlib import Path
 from typing import Any
@@ -164,7 +165,7 @@ def test_a_budget_event_of_windows_reaches_the_watch(runtime: Any, first: Descri
 
 
 def test_counters_that_windows_does_not_have_are_a_reason() -> None:
-    with pdh.GpuCounters(Libraries.of_system("hip").pdh) as counters:
+    with closing(pdh.GpuCounters(Libraries.of_system("hip").pdh)) as counters:
         try:
             said = all(row.bytes >= 0 for row in counters.read(pdh.ADAPTER_DEDICATED))  # a real Windows
         except CallFailed as error:
