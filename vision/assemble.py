@@ -53,6 +53,7 @@ def assemble(source: str | Path, *, trust_remote_code: bool = False) -> Parts:
     check_source(source)
     settings = read_json(source, "processor_config.json")
     config = _load_config(source, trust_remote_code)
+    _require_pictures(source, settings, config)
     tokenizer = load_tokenizer(source, trust_remote_code=trust_remote_code)
     image_processor = _load_image_processor(source, trust_remote_code)
     cls = _find_class(source, settings, config, trust_remote_code)
@@ -80,6 +81,24 @@ def _load_config(source: str | Path, trust_remote_code: bool) -> Any:
         return AutoConfig.from_pretrained(str(source), trust_remote_code=trust_remote_code)
     except Exception as error:
         raise ModelError(f"{source}: config.json cannot be used ({first_line(error)}).") from error
+
+
+def _require_pictures(source: str | Path, settings: dict[str, Any], config: Any) -> None:
+    """Refuse a model of text alone before its files are blamed for what they need not have.
+
+    Raises:
+        ModelError: neither its family, nor its config, nor a file of it knows pictures.
+    """
+    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES as FAMILIES
+
+    if config is None or config.model_type in FAMILIES or hasattr(config, "vision_config"):
+        return
+    own_code = {"AutoProcessor", "AutoModelForImageTextToText"} & set(getattr(config, "auto_map", None) or {})
+    if not (own_code or settings or read_json(source, "preprocessor_config.json")):
+        raise ModelError(
+            f"{source} is a {config.model_type} model, which takes no pictures: "
+            "mmswap needs an image-text-to-text model."
+        )
 
 
 def _load_image_processor(source: str | Path, trust_remote_code: bool) -> Any:

@@ -9,6 +9,8 @@ from typing import Any
 from mmswap.errors import ModelError
 from mmswap.vision.checkpoint import find_file, first_line, read_json
 
+_OTHER_KINDS = ("tokenizer.model", "vocab.json", "vocab.txt", "tekken.json", "tiktoken.model")
+
 
 def load_tokenizer(source: str | Path, *, trust_remote_code: bool = False) -> Any:
     """transformers' tokenizer; one of a missing or unknown class is read from `tokenizer.json`, with a warning.
@@ -25,7 +27,7 @@ def load_tokenizer(source: str | Path, *, trust_remote_code: bool = False) -> An
         tokenizer = transformers.AutoTokenizer.from_pretrained(str(source), trust_remote_code=trust_remote_code)
     except Exception as error:
         if find_file(source, "tokenizer.json") is None:
-            raise ModelError(f"{source}: it has no tokenizer.json ({first_line(error)}).") from error
+            raise ModelError(f"{source}: {_without_file(source, error)}.") from error
         tokenizer = _from_file(source, error)
         known = False
     if not known:
@@ -41,3 +43,13 @@ def _from_file(source: str | Path, first: Exception) -> Any:
         return PreTrainedTokenizerFast.from_pretrained(str(source))
     except Exception as error:
         raise ModelError(f"{source}: its tokenizer cannot be read ({first_line(error)}).") from first
+
+
+def _without_file(source: str | Path, error: Exception) -> str:
+    """Why there is no tokenizer where there is no `tokenizer.json`: another kind cannot be read, or there is none."""
+    other = next((name for name in _OTHER_KINDS if find_file(source, name) is not None), None)
+    return (
+        f"it has no tokenizer.json, and {other} cannot be read ({first_line(error)})"
+        if other
+        else "it has no tokenizer.json"
+    )

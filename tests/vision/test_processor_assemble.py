@@ -70,6 +70,22 @@ def test_missing_and_damaged_files_are_named(folder: Path) -> None:
     load_processor(folder)
 
 
+@pytest.mark.parametrize("tokenizer", ["tokenizer.json", "tokenizer.model", None])
+def test_a_model_of_text_alone_is_not_blamed_for_files_that_it_need_not_have(tmp_path: Path, tokenizer: str) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    if tokenizer:
+        (tmp_path / tokenizer).write_text("{")
+    assert refusal(tmp_path).endswith(
+        "is a llama model, which takes no pictures: mmswap needs an image-text-to-text model."
+    )
+
+
+def test_a_tokenizer_of_another_kind_is_not_said_to_be_missing(folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+    (folder / "tokenizer.model").write_text("x")
+    assert "tokenizer.json, and tokenizer.model cannot be read" in refusal(folder)
+
+
 def test_unknown_classes_are_named(folder: Path) -> None:
     edit(folder, "processor_config.json", processor_class="NopeProcessor")
     assert "no usable NopeProcessor" in refusal(folder)
