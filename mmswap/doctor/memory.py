@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mmswap.card.base import Card
+from mmswap.card.simulated import SimulatedCard
 from mmswap.card.spill import SLACK
 from mmswap.card.wddm import Wddm
 from mmswap.doctor.check import Check, State
@@ -46,6 +47,8 @@ def free(card: Card) -> Check:
 
 def wddm(patient: Patient) -> Check:
     """How the adapter was found, and what Windows budgets for this process."""
+    if isinstance(patient.card, SimulatedCard) and patient.card.budget is not None:
+        return _simulated(patient.card)
     found = budget_of(patient.card)
     if found is None:
         why = "this card needs none" if patient.here.windows else "only Windows budgets a card"
@@ -62,6 +65,16 @@ def wddm(patient: Patient) -> Check:
     facts["adapter_used"] = found.adapter_used()
     value = f"{format_bytes(answer.budget)}, of which {format_bytes(answer.usage)} are used, {found.mode} mode"
     return Check("WDDM budget", "ok", value, f"route: {found.route}", facts=facts)
+
+
+def _simulated(card: SimulatedCard) -> Check:
+    """A budget that the card was given, now and once the card is full."""
+    budget = card.budget
+    now, full = (budget(held) if callable(budget) else budget for held in (sum(card.claims.values()), card.capacity))
+    falls = f", and falls to {format_bytes(full)} as the card fills" if full != now and full is not None else ""
+    value = f"{format_bytes(now or 0)}, simulated"
+    facts = {"mode": "simulated", "budget": now, "filled": full}
+    return Check("WDDM budget", "ok", value, f"{card.spec} was given it{falls}", facts=facts)
 
 
 def budget_of(card: Card | None) -> Wddm | str | None:

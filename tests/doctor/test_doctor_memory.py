@@ -117,6 +117,17 @@ def test_no_budget_where_there_is_none(linux: Machine, windows: Machine) -> None
     assert memory.wddm(Patient(windows.here, "cpu", card=HostCard())).state == "ok"
 
 
+def test_a_simulated_budget_is_not_denied(linux: Machine) -> None:
+    card = SimulatedCard("sim:16368MiB+wddm")
+    check = memory.wddm(Patient(linux.here, card.spec, card=card))
+    assert (check.state, check.value) == ("ok", "15.2 GiB, simulated")
+    assert check.reason.endswith("and falls to 14.2 GiB as the card fills")
+    assert (check.facts["budget"], check.facts["filled"]) == (15569 * MIB, 14540 * MIB)
+    steady = SimulatedCard("sim:16GiB", budget=12 << 30)
+    assert memory.wddm(Patient(linux.here, steady.spec, card=steady)).reason == "sim:16GiB was given it"
+    assert "none" in memory.wddm(Patient(linux.here, "sim:16GiB", card=SimulatedCard("sim:16GiB"))).value
+
+
 def test_spilled_bytes_are_a_note_and_a_little_is_none() -> None:
     much, _ = card_with(Windows(BUDGET, shared=929 * MIB))
     check = memory.spill(much)
