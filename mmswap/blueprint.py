@@ -22,14 +22,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from mmswap.errors import MmswapError, ModelError, OptionError, PartsNotFound
+from mmswap.errors import MmswapError, ModelError, OptionError, PartsNotFound, told
 from mmswap.llm.config_source import find_config
 from mmswap.llm.parts import Parts, find_parts
 from mmswap.llm.skeleton import build, shortened, stored_dtype
 from mmswap.swap.fake import FakeTrace, fake_tensors, fake_twin, is_fake
 from mmswap.swap.repeat import repeats_skipped
 from mmswap.vision.blank import shapes_of
-from mmswap.vision.checkpoint import first_line
 from mmswap.vision.nominal import nominal_processor, stored_processor
 from mmswap.vision.patches import count_patches, patch_side
 from mmswap.vision.tower import METHOD, Call, Tower, accepted, find_tower
@@ -159,10 +158,7 @@ class Blueprint:
         except MmswapError:
             raise
         except Exception as error:
-            raise ModelError(
-                f"{self.name} cannot be shown a picture of {width}x{height}: {type(error).__name__}: "
-                f"{first_line(error)}."
-            ) from error
+            raise ModelError(f"{self.name} cannot be shown a picture of {width}x{height}: {told(error)}.") from error
 
     @cached_property
     def _processor(self) -> Any:

@@ -12,9 +12,12 @@
     └── NonFiniteLogits         the model computed NaN for this request
 
 The message of a `UserError` is one sentence that says what to do; front ends print it without a traceback.
+What others raise goes into such a sentence by `told(error)`: their words, not the names of their classes.
 """
 
 from __future__ import annotations
+
+import re
 
 from mmswap.units import format_apart
 
@@ -82,3 +85,18 @@ class WindowMisuse(MmswapError):
 
 class NonFiniteLogits(MmswapError):
     """The model computed NaN (or only -inf) for this request; its KV cache is dropped."""
+
+
+def told(error: BaseException) -> str:
+    """What somebody else's error says, for the middle of a sentence: its first line, without the class's name.
+
+    An error without a text is told by its kind in plain words: `MemoryError() -> 'memory error'`.
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror if error.filename is None else f"{error.strerror}: {error.filename}"
+    if isinstance(error, KeyError) and lines:
+        return f"{lines[0][:160]} is missing"
+    if not lines:
+        return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(error).__name__).lower()
+    return lines[0].rstrip(".:")[:200]

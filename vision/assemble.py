@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mmswap.errors import ModelError
-from mmswap.vision.checkpoint import check_source, first_line, read_json
+from mmswap.errors import ModelError, told
+from mmswap.vision.checkpoint import check_source, read_json
 from mmswap.vision.tokenizer import load_tokenizer
 
 _PATCH_LOCK = threading.Lock()
@@ -65,7 +65,7 @@ def assemble(source: str | Path, *, trust_remote_code: bool = False) -> Parts:
         with _without_num2words(cls):
             hf = _tolerant(cls)(**parts, **chosen)
     except Exception as error:
-        raise ModelError(f"{source}: its {cls.__name__} cannot be built ({first_line(error)}).") from error
+        raise ModelError(f"{source}: its {cls.__name__} cannot be built ({told(error)}).") from error
     _fill_from_config(hf, config)
     return Parts(hf, config)
 
@@ -80,7 +80,7 @@ def _load_config(source: str | Path, trust_remote_code: bool) -> Any:
     try:
         return AutoConfig.from_pretrained(str(source), trust_remote_code=trust_remote_code)
     except Exception as error:
-        raise ModelError(f"{source}: config.json cannot be used ({first_line(error)}).") from error
+        raise ModelError(f"{source}: config.json cannot be used ({told(error)}).") from error
 
 
 def _require_pictures(source: str | Path, settings: dict[str, Any], config: Any) -> None:
@@ -114,7 +114,7 @@ def _load_image_processor(source: str | Path, trust_remote_code: bool) -> Any:
         elif not settings and "image_processor" not in read_json(source, "processor_config.json"):
             reason = "preprocessor_config.json is missing"
         else:
-            reason = first_line(error)
+            reason = told(error)
         raise ModelError(f"{source}: its image processor cannot be loaded: {reason}.") from error
 
 

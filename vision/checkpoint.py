@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from mmswap.errors import ModelError
+from mmswap.errors import ModelError, told
 
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
@@ -40,7 +40,7 @@ def find_file(source: str | Path, name: str) -> str | None:
             _raise_exceptions_for_connection_errors=False,
         )
     except OSError as error:
-        raise ModelError(f"{source}: {name} cannot be found ({first_line(error)}).") from error
+        raise ModelError(f"{source}: {name} cannot be found ({told(error)}).") from error
     return found
 
 
@@ -56,13 +56,7 @@ def read_json(source: str | Path, name: str) -> dict[str, Any]:
     try:
         value = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ModelError(f"{source}: {name} cannot be read ({first_line(error)}).") from error
+        raise ModelError(f"{source}: {name} cannot be read ({told(error)}).") from error
     if not isinstance(value, dict):
         raise ModelError(f"{source}: {name} does not hold a JSON object.")
     return value
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error's text, short enough for one sentence."""
-    lines = str(error).strip().splitlines()
-    return (lines[0] if lines else type(error).__name__).rstrip(".:")[:200]

@@ -17,8 +17,7 @@ from typing import BinaryIO, TypeAlias
 
 from PIL import Image
 
-from mmswap.errors import ImageError
-from mmswap.vision.checkpoint import first_line
+from mmswap.errors import ImageError, told
 from mmswap.vision.data_uri import decode_data_uri, is_data_uri
 from mmswap.vision.formats import HEAD_BYTES, describe
 from mmswap.vision.header import check_size, open_header
@@ -120,7 +119,7 @@ def _from_stream(stream: BinaryIO, limit: int) -> Image.Image:
     except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error, zlib.error, ...
         stream.seek(0)
         found = describe(stream.read(HEAD_BYTES))
-        raise ImageError(f"is a damaged or cut-off {found} file ({first_line(error)}).") from error
+        raise ImageError(f"is a damaged or cut-off {found} file ({told(error)}).") from error
 
 
 def _from_pil(image: Image.Image, limit: int) -> Image.Image:
@@ -131,4 +130,4 @@ def _from_pil(image: Image.Image, limit: int) -> Image.Image:
     except ImageError:
         raise
     except Exception as error:
-        raise ImageError(f"cannot be decoded ({first_line(error)}).") from error
+        raise ImageError(f"cannot be decoded ({told(error)}).") from error

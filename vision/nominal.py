@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mmswap.errors import ModelError
-from mmswap.vision.checkpoint import first_line, read_json
+from mmswap.errors import ModelError, told
+from mmswap.vision.checkpoint import read_json
 from mmswap.vision.family_defaults import images_defaults
 from mmswap.vision.torchless import torchless_class
 
@@ -46,16 +46,16 @@ def stored_processor(folder: Path, model_type: str) -> Any:
     except Exception as error:
         kind = _torchless_class(described.get("image_processor_type"))
         if kind is None:
-            raise ModelError(f"{folder}: its image processor cannot be loaded: {first_line(error)}.") from error
+            raise ModelError(f"{folder}: its image processor cannot be loaded: {told(error)}.") from error
         known = set(kind._valid_kwargs_names)
         found = kind(**{name: value for name, value in described.items() if name in known})
     for name, value in images_defaults(model_type).items():  # asked for by the processor at every call
         if hasattr(found, name):
             setattr(found, name, value)
-    told = read_json(folder, "processor_config.json")
-    named = told.get("processor_class") or described.get("processor_class")
+    whole = read_json(folder, "processor_config.json")
+    named = whole.get("processor_class") or described.get("processor_class")
     if _like_pixtral(found) and (named == "PixtralProcessor" or (named is None and model_type == "mistral3")):
-        side = int(told.get("patch_size") or 16) * int(told.get("spatial_merge_size") or 1)
+        side = int(whole.get("patch_size") or 16) * int(whole.get("spatial_merge_size") or 1)
         found.patch_size = {"height": side, "width": side}
     return found
 

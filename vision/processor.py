@@ -17,9 +17,8 @@ import torch
 from PIL import Image
 
 from mmswap.config import ImageConfig
-from mmswap.errors import ImageError, MmswapError, ModelError, UserError
+from mmswap.errors import ImageError, MmswapError, ModelError, UserError, told
 from mmswap.vision.assemble import Parts, assemble
-from mmswap.vision.checkpoint import first_line
 from mmswap.vision.limits import Limiter
 from mmswap.vision.literals import ControlTokens, LiteralTokenizer
 from mmswap.vision.patches import count_patches, patch_side
@@ -162,9 +161,9 @@ class _Call:
             raise
         except ValueError as error:
             kind = ImageError if images else UserError
-            raise kind(f"The model's {name} refuses this prompt: {first_line(error)}.") from error
+            raise kind(f"The model's {name} refuses this prompt: {told(error)}.") from error
         except Exception as error:
-            raise ModelError(f"{name} fails on this prompt ({type(error).__name__}: {first_line(error)}).") from error
+            raise ModelError(f"{name} fails on this prompt ({told(error)}).") from error
         return _as_tensors(out)
 
     def _with_images(self, text: str, images: list[Image.Image], special: bool) -> Any:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mmswap.errors import UserError
+from mmswap.errors import UserError, told
 from mmswap.vision.checkpoint import find_file, read_json
 
 Message = Mapping[str, Any]
@@ -76,8 +76,7 @@ class Renderer:
         try:
             return self._apply(fitted, add_generation_prompt=add_generation_prompt, **kwargs)
         except Exception as error:
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-            raise UserError(f"The model's chat template refuses these messages: {reason}.") from error
+            raise UserError(f"The model's chat template refuses these messages: {told(error)}.") from error
 
     def _apply(self, messages: Sequence[Message], **kwargs: Any) -> str:
         assert self._template is not None

@@ -6,8 +6,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from mmswap.errors import ModelError
-from mmswap.vision.checkpoint import find_file, first_line, read_json
+from mmswap.errors import ModelError, told
+from mmswap.vision.checkpoint import find_file, read_json
 
 _OTHER_KINDS = ("tokenizer.model", "vocab.json", "vocab.txt", "tekken.json", "tiktoken.model")
 
@@ -42,14 +42,12 @@ def _from_file(source: str | Path, first: Exception) -> Any:
     try:
         return PreTrainedTokenizerFast.from_pretrained(str(source))
     except Exception as error:
-        raise ModelError(f"{source}: its tokenizer cannot be read ({first_line(error)}).") from first
+        raise ModelError(f"{source}: its tokenizer cannot be read ({told(error)}).") from first
 
 
 def _without_file(source: str | Path, error: Exception) -> str:
     """Why there is no tokenizer where there is no `tokenizer.json`: another kind cannot be read, or there is none."""
     other = next((name for name in _OTHER_KINDS if find_file(source, name) is not None), None)
     return (
-        f"it has no tokenizer.json, and {other} cannot be read ({first_line(error)})"
-        if other
-        else "it has no tokenizer.json"
+        f"it has no tokenizer.json, and {other} cannot be read ({told(error)})" if other else "it has no tokenizer.json"
     )

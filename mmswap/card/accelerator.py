@@ -20,6 +20,7 @@ from mmswap.card.budget import OVERRIDE, Reading, Source
 from mmswap.card.choosing import choose
 from mmswap.card.outside import Outside, is_integrated, look_outside
 from mmswap.card.spill import Spill
+from mmswap.errors import told
 from mmswap.units import format_bytes
 
 log = logging.getLogger(__name__)
@@ -171,7 +172,7 @@ class AcceleratorCard(Card):
         try:
             share = self.backend.allowed_share(self.index)
         except Exception as error:  # what torch cannot say, it does not limit
-            self._say_once("share", logging.INFO, f"torch does not say its memory fraction: {_told(error)}")
+            self._say_once("share", logging.INFO, f"torch does not say its memory fraction: {told(error)}")
             share = 1.0
         if 0 <= share < 1:
             limit = int(share * (self._told or self._total))  # torch takes it of the size that it tells
@@ -183,14 +184,14 @@ class AcceleratorCard(Card):
             free, total = self.backend.driver_memory(self.index)
             return int(free), int(total)
         except Exception as error:
-            return f"asking for it failed with {_told(error)}"
+            return f"asking for it failed: {told(error)}"
 
     def _count(self, what: str, ask: Callable[[int], int]) -> int:
         """One of torch's own counts; 0 where torch does not count."""
         try:
             return max(0, int(ask(self.index)))
         except Exception as error:
-            said = f"torch does not say how many bytes are {what} ({_told(error)}): they are taken for none"
+            said = f"torch does not say how many bytes are {what} ({told(error)}): they are taken for none"
             self._say_once(what, logging.WARNING, said)
             return 0
 
@@ -206,10 +207,6 @@ class AcceleratorCard(Card):
             return False
         carved = self._carved()
         return not carved or budget.below(carved, total)
-
-
-def _told(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
 
 
 def _size_in(answer: tuple[int, int] | str) -> int:

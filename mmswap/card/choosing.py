@@ -12,7 +12,7 @@ import os
 
 from mmswap.card.backend import Backend, Properties
 from mmswap.card.outside import is_integrated
-from mmswap.errors import OptionError
+from mmswap.errors import OptionError, told
 from mmswap.units import format_bytes
 
 log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ def trial(backend: Backend, index: int) -> str:
 
 def _advice(backend: Backend, index: int, error: Exception) -> str:
     found = backend.properties(index)
-    cause = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+    cause = told(error)
     which = found.arch or "an architecture that is not told"
     kind = "ROCm" if backend.kind() == "hip" else "CUDA"
     built = ", ".join(backend.compiled_for())
@@ -83,7 +83,7 @@ def _properties(backend: Backend, index: int) -> Properties | str:
     try:
         return backend.properties(index)
     except Exception as error:
-        return f"cuda:{index} cannot be asked what it is ({type(error).__name__}: {error}); use --card cpu."
+        return f"cuda:{index} cannot be asked what it is ({told(error)}); use --card cpu."
 
 
 def _why(usable: dict[int, Properties], failures: dict[int, str], chosen: Properties) -> str:

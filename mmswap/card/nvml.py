@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mmswap.card.budget import Source, adapter_leaves, differs, unknown
+from mmswap.errors import told
 from mmswap.units import format_bytes
 
 NAME = "NVML"
@@ -39,7 +40,7 @@ class NvmlCard:
         try:
             found = _memory(self.library, self.handle)
         except Exception as error:
-            return unknown(NAME, f"asking for it failed with {type(error).__name__}: {error}", doubtful=True)
+            return unknown(NAME, f"asking for it failed: {told(error)}", doubtful=True)
         if isinstance(found, str):
             return unknown(NAME, found, doubtful=True)
         total, free = found
@@ -62,7 +63,7 @@ def find_nvml(*, uuid: str | None, pci: str | None, total: int, library: Any = N
         library = library if library is not None else _open()
         return library if isinstance(library, str) else _find(library, uuid, pci, total)
     except Exception as error:
-        return f"asking for it failed with {type(error).__name__}: {error}"
+        return f"asking for it failed: {told(error)}"
 
 
 def _open() -> Any:

@@ -19,7 +19,7 @@ import torch
 from mmswap.card.base import Card
 from mmswap.card.budget import Reading, simulated_free
 from mmswap.card.spill import Spill
-from mmswap.errors import OptionError
+from mmswap.errors import OptionError, told
 from mmswap.units import format_bytes, parse_bytes, parse_rate
 
 SMALLEST = 256  # bytes; a bare number below is a size whose unit was forgotten
@@ -116,7 +116,7 @@ class SimulatedCard(Card):
             self._doubt = ""
         except Exception as error:
             stands = "the last known one stands" if self._known is not None else "the whole card counts"
-            self._doubt = f"; the budget could not be read ({type(error).__name__}: {error}), so {stands}"
+            self._doubt = f"; the budget could not be read ({told(error)}), so {stands}"
         bounds = [bound for bound in (self._known, self._limit) if bound is not None]
         return min(bounds) if bounds else None
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from mmswap.errors import told
 from mmswap.units import MIB, format_bytes
 
 SLACK = 16 * MIB  # bytes that a driver's own staging buffers may come and go by
@@ -171,7 +172,7 @@ class SpillWatch:
         try:
             return self._read()
         except Exception as error:
-            return f"unknown, because reading it failed with {type(error).__name__}: {error}"
+            return f"unknown, because reading it failed: {told(error)}"
 
     def _settle(self) -> None:
         raw = self._raw()

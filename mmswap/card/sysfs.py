@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mmswap.card.budget import Source, adapter_leaves, differs, unknown
+from mmswap.errors import told
 from mmswap.units import format_bytes
 
 ROOT = Path("/sys/class/drm")
@@ -111,7 +112,7 @@ def figure(folder: Path, name: str) -> int | str:
     try:
         text = (folder / name).read_text(encoding="ascii", errors="replace").strip()
     except OSError as error:
-        return f"{name} cannot be read ({error.strerror or type(error).__name__})"
+        return f"{name} cannot be read ({error.strerror or told(error)})"
     if not (text.isascii() and text.isdecimal()) or len(text) > 20:
         return f"{name} holds {text[:20]!r}, which is no number of bytes"
     return int(text)
@@ -129,7 +130,7 @@ def _amd_cards(root: Path) -> list[Path] | str:
     try:
         numbered = [path for path in root.iterdir() if _CARD.fullmatch(path.name)]
     except OSError as error:
-        return f"{root} cannot be read ({error.strerror or type(error).__name__})"
+        return f"{root} cannot be read ({error.strerror or told(error)})"
     numbered.sort(key=lambda path: int(path.name[4:]))
     devices = dict.fromkeys(_device(path) for path in numbered)  # two names may lead to one device
     cards = [device for device in devices if _is_amd(device)]

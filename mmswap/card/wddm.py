@@ -24,6 +24,7 @@ from mmswap.card.budget import UNKNOWN
 from mmswap.card.wddm_device import Device
 from mmswap.card.wddm_libraries import Libraries
 from mmswap.card.wddm_session import Memory, Session
+from mmswap.errors import told
 from mmswap.units import format_bytes
 
 log = logging.getLogger(__name__)
@@ -188,7 +189,7 @@ class Wddm:
                     self._sessions.append(Session(self._libraries(), self._device))
                 return ask(self._sessions[0])
             except Exception as error:  # whatever a driver does: the driver's own figure has to stand
-                return f"{UNKNOWN} {error or type(error).__name__}"
+                return f"{UNKNOWN} {told(error)}"
 
     def _say(self, answer: Budget | str) -> None:
         if isinstance(answer, str):

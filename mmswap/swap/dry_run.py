@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
 
+from mmswap.errors import told
 from mmswap.swap import kernels
 from mmswap.swap.fake import FakeTrace, fake_tensors, fake_twin, is_fake
 from mmswap.swap.meter import CpuMeter, CudaMeter
@@ -180,8 +181,7 @@ class DryRun:
                 raise self._broken or RuntimeError("there is no twin")
             return trace(self._twin)
         except Exception as error:
-            cause = f"{type(error).__name__}: {error}".splitlines()[0]
-            how = f"{format_bytes(FALLBACK)}, because the dry run failed: {cause}"
+            how = f"{format_bytes(FALLBACK)}, because the dry run failed: {told(error)}"
             _log.warning("The peak is taken as %s", how)
             return fall_back(Peak(FALLBACK, FALLBACK, 0, (), how, self._policy))
 
@@ -260,7 +260,7 @@ def _bytes_of(result: Any) -> int:
 def _signature(value: Any) -> Hashable:
     if not isinstance(value, Tensor):
         return repr(value)
-    told = (value.dtype, tuple(value.shape), value.stride())
+    known = (value.dtype, tuple(value.shape), value.stride())
     if value.is_floating_point() or is_fake(value) or value.device.type == "meta":
-        return told
-    return (*told, value.cpu().numpy().tobytes())
+        return known
+    return (*known, value.cpu().numpy().tobytes())

@@ -19,6 +19,8 @@ from typing import Any
 
 import platformdirs
 
+from mmswap.errors import told
+
 _LARGEST = 32 << 20  # bytes; what is larger was not written by us
 _ATTEMPTS = 20  # Windows refuses to replace a file while somebody reads it
 _log = logging.getLogger(__name__)
@@ -77,8 +79,7 @@ def take(path: Path) -> dict[str, Any] | None:
 
 def ignore(path: Path, error: Exception) -> None:
     """Says once that a file is not used, and why."""
-    cause = str(error).splitlines()[0] if str(error) else type(error).__name__
-    _say_once(str(path), f"{path} is ignored: {cause}.")
+    _say_once(str(path), f"{path} is ignored: {told(error)}.")
 
 
 def _replace(aside: Path, path: Path) -> None:

@@ -95,7 +95,7 @@ def test_a_budget_that_is_not_below_the_card_leaves_the_drivers_figure() -> None
 @pytest.mark.parametrize(
     ("answer", "cause"),
     [
-        ("asking for it failed with RuntimeError: hipErrorNotSupported", "hipErrorNotSupported"),
+        ("asking for it failed: hipErrorNotSupported", "hipErrorNotSupported"),
         ((0, 0), "a card of 0 bytes"),
         ((5, 0), "a card of 0 bytes"),
         ((0, -7), "a card of 0 bytes"),

@@ -267,7 +267,7 @@ def test_a_memory_fraction_that_cannot_be_asked_for_is_none_and_said(caplog: pyt
     fake.allowed_share = raises  # type: ignore[method-assign]
     with caplog.at_level(logging.INFO):
         assert AcceleratorCard(fake, 0, outside=Outside()).free().bytes == 16 * GIB
-    assert "torch does not say its memory fraction: RuntimeError: no such call" in caplog.text
+    assert "torch does not say its memory fraction: no such call" in caplog.text
 
 
 def test_each_source_that_lies_is_warned_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -288,4 +288,4 @@ def test_a_driver_that_answers_nonsense_is_no_crash(answer: Any) -> None:
     fake.driver = lambda: answer
     reading = AcceleratorCard(fake, 0, outside=Outside()).free()
     assert (reading.bytes, reading.doubtful) == (16 * GIB, True)
-    assert "driver cannot be used: asking for it failed with" in reading.reason
+    assert "driver cannot be used: asking for it failed:" in reading.reason
