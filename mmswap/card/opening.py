@@ -9,6 +9,7 @@ from mmswap.card.backend import Backend, TorchBackend
 from mmswap.card.base import Card
 from mmswap.card.choosing import Unusable, require_kernel
 from mmswap.card.host import HostCard
+from mmswap.card.known import known_card
 from mmswap.card.simulated import SimulatedCard
 from mmswap.errors import OptionError
 from mmswap.units import format_bytes
@@ -36,7 +37,7 @@ def open_card(spec: str, backend: Backend | None = None, vram_limit: int | None 
         return SimulatedCard(spec, vram_limit=vram_limit)
     kind, colon, index = spec.partition(":")
     if spec != "auto" and (kind != "cuda" or (colon and not index.isdecimal())):
-        raise OptionError(f"'{spec}' is not a card: use auto, cpu, cuda or cuda:0 (AMD cards too), sim:16GiB.")
+        raise OptionError(_no_card(spec))
     backend = backend or TorchBackend()
     count = backend.count()
     if spec == "auto" and count == 0:
@@ -55,6 +56,19 @@ def open_card(spec: str, backend: Backend | None = None, vram_limit: int | None 
             raise
         log.warning("%s The processor is used instead, which is much slower.", error)
         return _host(f"no accelerator can run a kernel: {error}".rstrip("."), vram_limit)
+
+
+def _no_card(spec: str) -> str:
+    """What to write instead; a card's name is none, but says which simulated one is like it."""
+    try:
+        card = known_card(spec)
+    except OptionError:
+        return f"'{spec}' is not a card: use auto, cpu, cuda or cuda:0 (AMD cards too), sim:16GiB."
+    size = format_bytes(card.total).replace(".0 ", "")
+    return (
+        f"'{spec}' is a card's name, which only mmswap plan takes (--card \"{card.name}\"): use cuda if it is in this "
+        f"machine, or sim:{size}@{card.link_rate / 1e9:.1f}GB/s to simulate one of its size."
+    )
 
 
 def _host(choice: str, vram_limit: int | None) -> HostCard:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from mmswap.cli import progress, report
+from mmswap.cli.options import CARDS, Attention, Dtype, Json, number, whole
 from mmswap.config import RunConfig, SamplingConfig
 from mmswap.errors import OptionError
 
@@ -19,46 +20,53 @@ Images = Annotated[
 
 
 def chat(
-    prompt: Annotated[str | None, typer.Argument(help="The question. Without it a conversation begins.")] = None,
+    prompt: Annotated[
+        str | None, typer.Argument(metavar="PROMPT", help="The question. Without it a conversation begins.")
+    ] = None,
     image: Images = None,
     model: Annotated[
         str | None,
-        typer.Option(metavar="DIR_OR_HUB_ID", help="Checkpoint folder or hub id. [default: the carried model]"),
+        typer.Option(metavar="MODEL", help="Checkpoint folder or hub id.", show_default="the carried model"),
     ] = None,
-    system: Annotated[str | None, typer.Option(help="A system message for the whole conversation.")] = None,
-    card: Annotated[
-        str, typer.Option(help="auto, cpu, cuda, cuda:1, sim:16GiB, sim:16GiB@24GB/s or sim:16GiB+wddm.")
-    ] = "auto",
+    system: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="A system message for the whole conversation.")
+    ] = None,
+    card: Annotated[str, typer.Option(metavar="CARD", help=f"{CARDS}.")] = "auto",
     vram_limit: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Use no more of the card, for example 14GiB.")
     ] = None,
-    dtype: Annotated[str, typer.Option(help="auto (as stored), float32, float16 or bfloat16.")] = "auto",
-    attention: Annotated[str, typer.Option(help="sdpa or eager.")] = "sdpa",
+    dtype: Dtype = "auto",
+    attention: Attention = "sdpa",
     context: Annotated[
-        int | None, typer.Option(help="Tokens of prompt and answer. [default: the model's, or what fits]")
+        int | None,
+        whole("TOKENS", "Of prompt and answer together.", show_default="the model's, or what fits"),
     ] = None,
-    prefill_chunk: Annotated[int, typer.Option(help="Most prompt tokens of one forward pass.")] = 2048,
+    prefill_chunk: Annotated[int, whole("TOKENS", "Most tokens of the prompt in one forward pass.")] = 2048,
     mmproj_swap_layers: Annotated[
-        int, typer.Option(help="Units to evict for an image: -1 as many as needed, 0 never, N always N.")
+        int, whole("N", "Units to evict for an image: -1 as many as needed, 0 never, N always N.")
     ] = -1,
     no_mmproj_offload: Annotated[
         bool, typer.Option("--no-mmproj-offload", help="Run the vision tower on the CPU; nothing is evicted then.")
     ] = False,
-    image_min_pixels: Annotated[int | None, typer.Option(help="Enlarge pictures below this many pixels.")] = None,
-    image_max_pixels: Annotated[int | None, typer.Option(help="Shrink pictures above this many pixels.")] = None,
-    max_new_tokens: Annotated[int, typer.Option(help="Most tokens of an answer.")] = 512,
-    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
-    top_p: Annotated[float, typer.Option(help="Keep the likeliest tokens of this total probability.")] = 1.0,
-    top_k: Annotated[int, typer.Option(help="Keep this many likeliest tokens; 0 is off.")] = 0,
-    min_p: Annotated[float, typer.Option(help="Drop tokens below this share of the likeliest one.")] = 0.0,
-    repetition_penalty: Annotated[float, typer.Option(help="Above 1 discourages tokens seen before.")] = 1.0,
-    seed: Annotated[int | None, typer.Option(help="Same seed, same sampled answer.")] = None,
-    stop: Annotated[list[str] | None, typer.Option(help="End the answer before this text; repeatable.")] = None,
+    image_min_pixels: Annotated[int | None, whole("PIXELS", "Enlarge pictures below this many pixels.")] = None,
+    image_max_pixels: Annotated[int | None, whole("PIXELS", "Shrink pictures above this many pixels.")] = None,
+    max_new_tokens: Annotated[int, whole("TOKENS", "Most tokens of an answer.")] = 512,
+    temperature: Annotated[float, number("NUMBER", "0 is greedy.")] = 0.0,
+    top_p: Annotated[float, number("SHARE", "Keep the likeliest tokens of this total probability.")] = 1.0,
+    top_k: Annotated[int, whole("N", "Keep this many likeliest tokens; 0 is off.")] = 0,
+    min_p: Annotated[float, number("SHARE", "Drop tokens below this share of the likeliest one.")] = 0.0,
+    repetition_penalty: Annotated[float, number("NUMBER", "Above 1 discourages tokens seen before.")] = 1.0,
+    seed: Annotated[
+        int | None, whole("N", "Same seed, same sampled answer.", show_default="a new one each time")
+    ] = None,
+    stop: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="End the answer before this text; repeatable.")
+    ] = None,
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Run Python code that the checkpoint brings.")
     ] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Print every decision with its reason.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Ask a vision-language model about pictures.
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mmswap import __version__
+from mmswap.cli.options import CARDS, Json
 from mmswap.errors import OptionError
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ PROBE_LIMIT = 300.0  # seconds
 
 
 def doctor(
-    card: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, sim:16GiB or sim:16GiB@24GB/s.")] = "auto",
+    card: Annotated[str, typer.Option(metavar="CARD", help=f"{CARDS}.")] = "auto",
     probe: Annotated[
         bool, typer.Option("--probe", help="Fill the card in steps, print what each source says, free everything.")
     ] = False,
@@ -30,9 +31,9 @@ def doctor(
         bool, typer.Option("--beyond-budget", help="Let --probe go on where mmswap would stop.")
     ] = False,
     full: Annotated[bool, typer.Option("--full", help="Load the carried model and ask it something, too.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
+    as_json: Json = False,
 ) -> None:
-    """Look at this machine, and print one page that can be pasted into a bug report.
+    """Print one page about this machine, for a bug report.
 
     Exit code 0 when it could look, 1 when something is broken that stops mmswap from working.
     """

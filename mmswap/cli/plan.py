@@ -10,36 +10,46 @@ from typing import Annotated, Any
 import typer
 
 from mmswap.cli.oneshot import collector_paused
+from mmswap.cli.options import CARDS, Attention, Dtype, Json, require_kinds, whole
 from mmswap.errors import ModelError, OptionError
 from mmswap.units import parse_bytes, parse_rate
 
 
 def plan(
     model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="Folder, config.json, hub id in the cache, or profile.")
+        str, typer.Argument(metavar="MODEL", help="Folder, config.json, hub id in the cache, or shipped profile.")
     ],
-    card: Annotated[
-        str, typer.Option(help="sim:16GiB, sim:16GiB@24GB/s, a name such as 'RX 7900 XT', cuda, auto or cpu.")
-    ] = "auto",
+    card: Annotated[str, typer.Option(metavar="CARD", help=f"{CARDS}, or a name such as 'RX 7900 XT'.")] = "auto",
     context: Annotated[
-        int | None, typer.Option(help="Tokens of the KV cache. [default: 8192, or what the pictures need]")
+        int | None, whole("TOKENS", "Of the KV cache.", show_default="8192, or what the pictures need")
     ] = None,
     image: Annotated[str, typer.Option(metavar="WxH", help="Pixels of a picture.")] = "1344x1344",
-    images: Annotated[int, typer.Option(help="Pictures of that size in one prompt.")] = 1,
+    images: Annotated[int, whole("N", "Pictures of that size in one prompt.")] = 1,
     kv: Annotated[
-        str | None, typer.Option(help="fp32, fp16, bf16, fp8, int8 or int4. [default: as the weights]")
+        str | None,
+        typer.Option(metavar="FORMAT", help="fp32, fp16, bf16, fp8, int8 or int4.", show_default="as the weights"),
     ] = None,
-    quantize: Annotated[str | None, typer.Option(help="int4: linear layers of the decoder in 4 bits.")] = None,
-    dtype: Annotated[str, typer.Option(help="auto (as stored), float32, float16 or bfloat16.")] = "auto",
-    attention: Annotated[str, typer.Option(help="sdpa or eager.")] = "sdpa",
-    prefill_chunk: Annotated[int, typer.Option(help="Most prompt tokens of one forward pass.")] = 2048,
-    link: Annotated[str | None, typer.Option(help="Host to card, such as 24GB/s. [default: the card's]")] = None,
-    vram_limit: Annotated[str | None, typer.Option(help="The most that may be used, such as 14GiB.")] = None,
+    quantize: Annotated[
+        str | None,
+        typer.Option(metavar="FORMAT", help="int4: linear layers of the decoder in 4 bits.", show_default="as stored"),
+    ] = None,
+    dtype: Dtype = "auto",
+    attention: Attention = "sdpa",
+    prefill_chunk: Annotated[int, whole("TOKENS", "Most tokens of the prompt in one forward pass.")] = 2048,
+    link: Annotated[
+        str | None, typer.Option(metavar="RATE", help="Host to card, such as 24GB/s.", show_default="the card's")
+    ] = None,
+    vram_limit: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Use no more of the card, for example 14GiB.")
+    ] = None,
     reserve: Annotated[
-        str | None, typer.Option(help="What others hold, such as 1GiB. [default: 930MiB of a card by name, else 0]")
+        str | None,
+        typer.Option(
+            metavar="SIZE", help="What others hold, such as 1GiB.", show_default="930MiB of a card by name, else 0"
+        ),
     ] = None,
     png: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the card into a PNG file.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Calculate what fits on a card: weights, KV cache, pictures. Needs no card and no weights, only a config.
 
@@ -50,10 +60,7 @@ def plan(
 
     width, height = picture_size(image)
     wish = Wish(width, height, images, context, kv, quantize, prefill_chunk)
-    if dtype not in ("auto", "float32", "float16", "bfloat16"):
-        raise OptionError("--dtype must be auto, float32, float16 or bfloat16.")
-    if attention not in ("sdpa", "eager"):
-        raise OptionError("--attention must be sdpa or eager.")
+    require_kinds(dtype, attention)
     held, limit = _bytes("--reserve", reserve), _bytes("--vram-limit", vram_limit)
     with collector_paused():
         room = room_of(card, reserve=held, limit=limit, link=_rate(link))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mmswap.cli.oneshot import collector_paused
+from mmswap.cli.options import CARDS, Attention, Dtype, Json, require_kinds
 from mmswap.errors import OptionError
 from mmswap.units import format_bytes
 
@@ -20,29 +21,38 @@ if TYPE_CHECKING:
     from mmswap.swap.profile import PrefillSample, Profile, Sample
 
 _SIZE = re.compile(r"([1-9]\d{0,5})x([1-9]\d{0,5})")
-_DTYPES = ("float32", "float16", "bfloat16")
 
 
 def profile(
-    model: Annotated[str, typer.Argument(help="A folder, a config.json, a hub id in the local cache, a known name.")],
-    dtype: Annotated[str, typer.Option(help="auto (as stored), float32, float16 or bfloat16.")] = "auto",
-    attention: Annotated[str, typer.Option(help="sdpa or eager.")] = "sdpa",
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="Folder, config.json, hub id in the cache, or shipped profile.")
+    ],
+    dtype: Dtype = "auto",
+    attention: Attention = "sdpa",
     card: Annotated[
-        str | None, typer.Option(help="Calibrate the kernels' scratch on this card. [default: by rules, for any card]")
+        str | None,
+        typer.Option(
+            metavar="CARD", help=f"Calibrate the kernels' scratch on {CARDS}.", show_default="by rules, for any card"
+        ),
     ] = None,
     sizes: Annotated[
-        str | None, typer.Option(metavar="WxH,...", help="Pictures to trace. [default: four squares up to 1344x1344]")
+        str | None,
+        typer.Option(metavar="WxH,...", help="Pictures to trace.", show_default="four squares up to 1344x1344"),
     ] = None,
     measure: Annotated[bool, typer.Option("--measure", help="Run the tower at each size too; needs weights.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Where to write the profile. [default: the cache folder]")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the profile as JSON instead of a table.")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Where to write the profile.", show_default="in the cache folder"),
+    ] = None,
+    as_json: Json = False,
 ) -> None:
-    """Find out what pictures cost a model's vision tower, from its config alone."""
+    """Find out what pictures cost a model's vision tower.
+
+    Needs no weights, only a config. The profile is written to a file; one in the cache that was made with --card is
+    used when the model runs there.
+    """
     wanted = _sizes(sizes)
-    if attention not in ("sdpa", "eager"):
-        raise OptionError("--attention must be sdpa or eager.")
-    if dtype != "auto" and dtype not in _DTYPES:
-        raise OptionError("--dtype must be auto, float32, float16 or bfloat16.")
+    require_kinds(dtype, attention)
     with collector_paused():
         found = _profiled(_blueprint(model, attention, dtype), card, wanted, measure)
     place = _kept(found, out)

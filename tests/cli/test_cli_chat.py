@@ -91,6 +91,8 @@ def test_two_runs_say_the_same(
         (("--card", "sim:16GB", "hi"), "16GiB"),
         (("--card", "potato", "hi"), "potato"),
         (("--card", "cuda:99", "hi"), "cuda:99"),
+        (("--card", "rx7900xt", "hi"), "sim:20GiB@23.9GB/s"),
+        (("--card", "RX 7900 XT", "hi"), 'mmswap plan takes (--card "RX 7900 XT")'),
         (("--model", "/no/such/folder", "hi"), "/no/such/folder"),
         (("--temperature", "-1", "hi"), "--temperature"),
         (("--top-p", "2", "hi"), "--top-p"),

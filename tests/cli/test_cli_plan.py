@@ -112,6 +112,7 @@ def test_the_page_survives_narrow_terminals_no_colours_and_ascii(width: int) -> 
         ((MODEL, "--reserve", "1GB"), "--reserve"),
         ((MODEL, "--card", "RX 9060 XT"), "RX 9060 XT 16GB"),
         ((MODEL, "--card", "potato"), "potato"),
+        ((MODEL, "--card", "sim:16GiB", "--image", "9000x10"), "of 9000x10: absolute aspect ratio must be smaller"),
         ((MODEL, "--card", "sim:16GiB", "--context", "4096"), "2048"),
         ((MODEL, "--card", "sim:16GiB", "--context", "16"), "16"),
         (("no/such-model", "--card", "sim:16GiB"), "no/such-model"),
