@@ -144,4 +144,4 @@ def _answer_once(runtime: Any, conversation: Any, sampling: SamplingConfig, *, e
         report.write(json.dumps(stream.answer.to_json(), ensure_ascii=ascii_only) + "\n")
     else:
         report.write("\n")
-        report.line(stream.answer, load=True)
+        report.line(stream.answer, first=True)

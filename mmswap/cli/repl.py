@@ -143,7 +143,7 @@ class Repl:
             report.write(" [stopped]\n")
         else:
             report.write("\n")
-            report.line(stream.answer, load=self._first)
+            report.line(stream.answer, first=self._first)
             self._first = False
         self.pending.clear()
         self.conversation.reply("".join(said))

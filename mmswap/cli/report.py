@@ -37,9 +37,12 @@ def explain(decision: str) -> None:
     _note(f"· {decision}")
 
 
-def line(answer: Answer, *, load: bool = False) -> None:
-    """The numbers of one answer, on standard error; `load` adds those of the model's loading."""
-    weights = [_weights(answer.load)] if load and answer.load is not None else []
+def line(answer: Answer, *, first: bool = False) -> None:
+    """The numbers of one answer, on standard error; after the first one also the weights, if they are not what was
+    predicted. `--explain` tells them in any case, among the decisions.
+    """
+    load = answer.load
+    weights = [_weights(load)] if first and load is not None and _strays(load) else []
     _note(f"[{' | '.join([summary(answer), *weights])}]")
 
 
@@ -79,6 +82,11 @@ def _units(count: int) -> str:
 
 def _times(count: int) -> str:
     return "1 spill" if count == 1 else f"{count} spills"
+
+
+def _strays(load: Load) -> bool:
+    """Whether the weights took more than 1 % more or less than was predicted."""
+    return abs(load.weights_measured - load.weights_predicted) * 100 > load.weights_predicted
 
 
 def _weights(load: Load) -> str:

@@ -12,6 +12,11 @@ import pytest
 from command_line import run
 from PIL import Image, ImageDraw
 
+from mmswap.answer import Answer
+from mmswap.cli import report
+from mmswap.measured import Load
+from mmswap.swap.report import WindowReport
+
 HERE = Path(__file__).parent  # not the root: `-c` would put ./mmswap before the installed package
 
 KEYS = {"text", "finish_reason", "usage", "images", "window", "prefill_tok_s", "decode_tok_s", "card"}
@@ -73,8 +78,24 @@ def test_text_goes_to_stdout_and_numbers_to_stderr(
     assert code == 0
     assert out.strip()
     assert "tok/s" not in out
-    for figure in ("patches in", "peak", "prefill", "Nothing is evicted because", "Card:", "Context:", "weights"):
+    for figure in ("patches in", "peak", "prefill", "Nothing is evicted because", "Card:", "Context:", "Weights: "):
         assert figure in err
+
+
+def test_weights_that_came_to_what_was_predicted_are_not_in_every_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def said(measured: int, **options: bool) -> str:
+        load = Load(1_000_000, measured, 0, 0, 64, 0)
+        report.line(
+            Answer("", "stop", 1, 1, (), WindowReport(False, "", 0, 0, 0), 1.0, 1.0, "cpu", load=load), **options
+        )
+        return capsys.readouterr().err
+
+    assert "weights" not in said(1_010_000, first=True)
+    assert "weights 976.6 KiB predicted, 986.5 KiB measured" in said(1_010_100, first=True)
+    assert "weights" in said(989_000, first=True)
+    assert "weights" not in said(2_000_000)  # the later answers of a conversation
 
 
 def test_two_runs_say_the_same(
