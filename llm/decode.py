@@ -17,6 +17,8 @@ from torch import Tensor
 
 from mmswap.config import SamplingConfig
 from mmswap.errors import ContextOverflow
+from mmswap.llm.division import cache_of
+from mmswap.llm.fast import LeanStep, State
 from mmswap.llm.parts import find_parts
 from mmswap.llm.prefill import Chunking, chunked
 from mmswap.llm.request import Prepared, RequestState, first_inputs, next_inputs, prepare
@@ -90,6 +92,7 @@ def generate(
     context: int,
     replay: Replay | None = None,
     should_stop: Callable[[], bool] | None = None,
+    lean: LeanStep | None = None,
 ) -> Generation:
     """Answer one prompt, token by token.
 
@@ -101,6 +104,7 @@ def generate(
         context: tokens that prompt and answer may hold together.
         replay: makes the context manager in which the model finds its image features (`Tower.replay`).
         should_stop: asked before every step; True ends the answer.
+        lean: the model's lean step (`open_lean`); without it, tokens after the prompt go through its own forward.
 
     Raises:
         ContextOverflow: at once, if the prompt leaves no room for a token.
@@ -111,7 +115,7 @@ def generate(
         raise ContextOverflow(len(prompt), context)
     room = min(sampling.max_new_tokens, context - len(prompt))
     sampler = Sampler(sampling, prompt)
-    request = _Request(model, dict(inputs), room, prefill_chunk, replay)
+    request = _Request(model, dict(inputs), room, prefill_chunk, replay, lean)
 
     def steps(run: Generation) -> Iterator[Token]:
         try:
@@ -155,10 +159,18 @@ class _Request:
     """The forwards of one request; `prefill` and `step` give the logits `[V]` of the next token."""
 
     def __init__(
-        self, model: Any, inputs: dict[str, Any], room: int, prefill_chunk: int, replay: Replay | None
+        self,
+        model: Any,
+        inputs: dict[str, Any],
+        room: int,
+        prefill_chunk: int,
+        replay: Replay | None,
+        lean: LeanStep | None,
     ) -> None:
         self._model, self._inputs, self._room, self._chunk = model, inputs, room, prefill_chunk
         self._replay = replay or nullcontext
+        self._lean = lean
+        self._running: State | None = None
         self._state = RequestState(model)
         self._prepared: Prepared | None = None
         self._outputs: Any = None
@@ -166,17 +178,23 @@ class _Request:
     @torch.no_grad()
     def prefill(self, statistics: Statistics) -> Tensor:
         decoder = find_parts(self._model).decoder
-        with self._state.watching(), self._replay():
+        noting = self._lean.noting if self._lean is not None else nullcontext
+        with self._state.watching(), self._replay(), noting() as noted:
             prepared = self._prepared = prepare(self._model, self._inputs, self._room)
             last_only = "logits_to_keep" not in prepared.kwargs
             with chunked(decoder, self._chunk, last_only=last_only) as statistics.chunking:
                 self._outputs = prepared.model(**first_inputs(prepared), return_dict=True)
         self._inputs = {}
         self._replay = nullcontext
+        if self._lean is not None and (cache := cache_of(self._outputs)) is not None:
+            self._running = self._lean.begin(cache, noted.next)
         return self._last_logits()
 
     @torch.no_grad()
     def step(self, token: int) -> Tensor:
+        if self._running is not None and self._lean is not None:
+            self._outputs = None
+            return self._lean(token, self._running)
         assert self._prepared is not None
         with self._state.applied():
             given = next_inputs(self._prepared, self._outputs, token)
@@ -185,7 +203,8 @@ class _Request:
 
     def drop(self) -> None:
         """Forget everything: cache, features, outputs."""
-        self._prepared, self._outputs, self._inputs, self._replay = None, None, {}, nullcontext
+        self._prepared, self._outputs, self._running = None, None, None
+        self._inputs, self._replay = {}, nullcontext
 
     def _last_logits(self) -> Tensor:
         logits: Tensor = self._outputs.logits[0, -1]

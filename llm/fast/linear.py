@@ -1,0 +1,32 @@
+"""A linear layer as one call of an op, its weights read from the module each time (they may be moved and come back).
+
+Knows `nn.Linear` and what stands in its place; anything else is called as the module that it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+from mmswap.llm.fast.sighting import Call
+from mmswap.llm.ops import resolve
+from mmswap.llm.quant import QuantLinear
+
+Linear = Callable[[Tensor], Tensor]
+
+
+def takes_features(module: nn.Module) -> bool:
+    """Whether it is a linear layer, packed or plain."""
+    return isinstance(module, (nn.Linear, QuantLinear))
+
+
+def linear_of(call: Call) -> Linear:
+    """The fastest way to call it at the rows that it was seen with."""
+    module, sample = call.module, call.given
+    if isinstance(module, QuantLinear):
+        return module
+    if type(module) is not nn.Linear:
+        return module
+    run, _, _ = resolve("linear", sample, module.weight, module.bias)
+    return lambda x: run(x, module.weight, module.bias)  # type: ignore[no-any-return]
