@@ -6,6 +6,7 @@ Knows no architecture by name. `find_parts(model)` works on real, meta and fake 
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -77,7 +78,12 @@ def _ask(model: nn.Module, getter: str) -> nn.Module | None:
         found = getattr(model, getter)()
     except (AttributeError, NotImplementedError):
         return None
-    return found if isinstance(found, nn.Module) and any(True for _ in found.parameters()) else None
+    return found if isinstance(found, nn.Module) and _holds_weights(found) else None
+
+
+def _holds_weights(module: nn.Module) -> bool:
+    """A packed layer keeps its weight in buffers."""
+    return any(True for _ in itertools.chain(module.parameters(), module.buffers()))
 
 
 def _find_embeddings(model: nn.Module, names: dict[nn.Module, str]) -> nn.Module | None:

@@ -7,6 +7,7 @@ raises `Refused` with the reason for a model that keeps its own forward.
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -120,7 +121,7 @@ def _read(parts: Parts, sighting: Sighting, ends: _Ends, logits: Tensor, config:
     layers = sighting.layers
     if [call.module for call in layers] != [layer for _, layer in parts.layers]:
         raise Refused("its layers did not run once each in their order")
-    for one, other in zip(layers, layers[1:]):
+    for one, other in itertools.pairwise(layers):
         if not close(other.given, one.result):
             raise Refused("something stands between its layers")
     ropes = _used(sighting)
