@@ -86,6 +86,8 @@ def between_powers(size: int, cost: Callable[[int], int]) -> int:
     if high <= STEP:
         return cost(high)
     size = -(-size // STEP) * STEP
+    if size == high:
+        return cost(size)
     below, above = cost(high // 2), cost(high)
     return max(below, below - (below - above) * (size - high // 2) // (high // 2))
 

@@ -10,7 +10,7 @@ Nothing is downloaded, nothing is decoded, and no bytes are taken for weights or
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,6 +32,8 @@ from mmswap.vision.blank import shapes_of
 from mmswap.vision.nominal import nominal_processor, stored_processor
 from mmswap.vision.patches import count_patches, patch_side
 from mmswap.vision.tower import METHOD, Call, Tower, accepted, find_tower
+
+Encode = Callable[[Call], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +120,15 @@ class Blueprint:
         found = self._counted(features, images, width, height)
         return self.picture(width, height, images).patches if found is None else found
 
-    def picture(self, width: int, height: int, images: int = 1) -> Picture:
+    def picture(self, width: int, height: int, images: int = 1, encode: Encode | None = None) -> Picture:
         """What the model would be asked for `images` pictures of that size, in pixels.
 
         The checkpoint's own image processor decides how they are cut, if the folder describes one; else its family's,
         with the sizes that the config gives.
+
+        Args:
+            encode: gives the features of the call on shapes (None: it cannot), where they are counted to know the
+                tokens; so a dry run that is made anyway serves for both.
 
         Raises:
             OptionError: a picture without pixels.
@@ -131,7 +137,11 @@ class Blueprint:
         features = self._cut(width, height, images)
         with self._told(width, height):
             inputs = accepted(self.model, features)
-            call, tokens = self._asked(inputs, images)
+            call = self._asked(inputs, images)
+            tokens = self._tokens(inputs, call, images)
+            if not tokens:
+                encoded = encode(call) if encode is not None else None
+                tokens = _rows(self._encoded(call) if encoded is None else encoded)
         patches = self._counted(features, images, width, height)
         held = {"input_ids": self._prompt(tokens), **inputs}
         return Picture(call, tokens if patches is None else patches, tokens, held)
@@ -181,13 +191,18 @@ class Blueprint:
         marks = [getattr(self.config, name, None) for name in names]
         return torch.full((1, tokens), next((mark for mark in marks if isinstance(mark, int)), 0))
 
-    def _asked(self, inputs: Mapping[str, Any], images: int) -> tuple[Call, int]:
-        twin, tower = self.twin, find_tower(self.twin)
-        with torch.no_grad(), FakeTrace(twin, names=False) as trace, repeats_skipped(twin, trace):
+    def _asked(self, inputs: Mapping[str, Any], images: int) -> Call:
+        twin = self.twin
+        with torch.no_grad(), FakeTrace(twin, names=False):
             given = self._beside(images + 1) | dict(inputs)
-            call = tower.call_for(fake_tensors(given, twin))
-            tokens = self._tokens(inputs, call, images) or _rows(tower.run(call))
-        return call.mapped(_on_meta), tokens
+            call = find_tower(twin).call_for(fake_tensors(given, twin))
+        return call.mapped(_on_meta)
+
+    def _encoded(self, call: Call) -> Any:
+        twin = self.twin
+        faked = call.mapped(lambda tensor: fake_tensors(tensor, twin))
+        with torch.no_grad(), FakeTrace(twin, names=False) as trace, repeats_skipped(twin, trace):
+            return find_tower(twin).run(faked)
 
     def _beside(self, tokens: int) -> dict[str, Any]:
         """What a forward wants beside pictures: a prompt of placeholders, and the kinds of its tokens."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,14 +17,13 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from transformers import DynamicCache
 
+from mmswap.llm.memory import SMALLEST_CHUNK
 from mmswap.llm.parts import Parts
 from mmswap.sizing.kv import KvLayout, KvRow
-from mmswap.swap.dry_run import DryRun, cache_argument, calibrate, embedded
-from mmswap.swap.fake import fake_tensors
+from mmswap.swap.dry_run import DryRun, calibrate
 from mmswap.swap.replay import ARENA, Policy
 from mmswap.swap.scratch import ScratchTable
 
-PROBE = 16  # tokens of the shorter of two prompts; what differs between their caches grows with the text
 _PAIR = ("keys", "values")
 
 
@@ -57,13 +56,15 @@ def shortened(parts: Parts, policy: Policy) -> Decoder:
 def layout_of(decoder: Decoder, extra: Mapping[str, Any] | None = None) -> KvLayout | None:
     """What the cache of all layers holds; None if the decoder cannot be run on shapes.
 
+    Two short prompts tell: what differs between their caches grows with the text. A prefill's cost asks for them too.
+
     Args:
         extra: arguments that it needs beside embeddings: what cross attention looks at.
     """
-    probes = [_Probe(PROBE * times, extra or {}) for times in (1, 2)]
-    small, large = (decoder.dry_run.tower_peak(_caches, probe).result for probe in probes)
-    if small is None or large is None:
+    probes = [decoder.dry_run.prefill_peak("", SMALLEST_CHUNK * times, **(extra or {})).cache for times in (1, 2)]
+    if any(cache is None for cache in probes):
         return None
+    small, large = ([dict(_held(layer)) for layer in cache.layers] for cache in probes)
     rows: Counter[tuple[int, int, int | None, int | None]] = Counter()
     states = 0
     for count, before, after in zip(decoder.counts, small, large):
@@ -77,32 +78,12 @@ def layout_of(decoder: Decoder, extra: Mapping[str, Any] | None = None) -> KvLay
                 continue
             width = tensor.shape[-1]
             if grown and window is None:
-                rows[grown // PROBE // width, width, None, None] += count
+                rows[grown // SMALLEST_CHUNK // width, width, None, None] += count
             else:
                 rows[tensor.shape[1], width, window, None if window is not None else tensor.shape[-2]] += count
     return KvLayout(
         tuple(KvRow(heads, width, n, window, fixed) for (heads, width, window, fixed), n in rows.items() if n), states
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Probe:
-    """A prompt for a decoder with an empty cache, as a dry run wants it."""
-
-    tokens: int
-    extra: Mapping[str, Any] = field(default_factory=dict)
-
-    def mapped(self, change: Any) -> _Probe:
-        length = change(torch.tensor([self.tokens]))  # as a tensor, for a dry run remembers its answers by those
-        return _Probe(int(length), pytree.tree_map_only(Tensor, change, dict(self.extra)))
-
-
-def _caches(decoder: Any, probe: _Probe) -> list[dict[str, Any]]:
-    """Each layer's tensors by name once the decoder has read the prompt, and its window."""
-    cache = DynamicCache(config=decoder.config)
-    given = fake_tensors(embedded(decoder, probe.tokens), decoder)
-    decoder(**given, **probe.extra, **cache_argument(decoder, cache), use_cache=True)
-    return [dict(_held(layer)) for layer in cache.layers]
 
 
 def _held(layer: Any) -> Iterator[tuple[str, Any]]:

@@ -15,6 +15,7 @@ from mmswap.swap.fit import fit
 from mmswap.swap.peak import Peak
 from mmswap.vision.cache import tensor_bytes
 from mmswap.vision.encoder import run_tower
+from mmswap.vision.tower import Call
 
 _EDGES = (336, 672, 1344)  # pixels of the longer side of what the curve is laid through
 _SMALL = 672
@@ -53,34 +54,30 @@ class Pictures:
     def __init__(self, blueprint: Blueprint, dry_run: DryRun) -> None:
         self._blueprint = blueprint
         self._dry_run = dry_run
-        self._pictures: dict[tuple[int, int, int], Picture] = {}
         self._patches: dict[tuple[int, int, int], int] = {}
         self._costs: dict[tuple[int, int, int], Cost] = {}
         self._sampled = False
-
-    def picture(self, width: int, height: int, images: int = 1) -> Picture:
-        """What the model is asked; nothing is traced."""
-        key = (width, height, images)
-        if key not in self._pictures:
-            self._pictures[key] = self._blueprint.picture(width, height, images)
-        return self._pictures[key]
 
     def patches(self, width: int, height: int, images: int = 1) -> int:
         """Of such pictures; the model itself is asked only where it decides."""
         key = (width, height, images)
         if key not in self._patches:
-            self._patches[key] = self._blueprint.patches(*key)
+            known = self._costs.get(key)
+            self._patches[key] = known.picture.patches if known is not None else self._blueprint.patches(*key)
         return self._patches[key]
 
     def cost(self, width: int, height: int, images: int = 1) -> Cost:
         """Traced."""
         key = (width, height, images)
         if key not in self._costs:
-            picture = self.picture(*key)
-            peak = self._dry_run.tower_peak(run_tower, picture.call)
+            picture = self._blueprint.picture(*key, encode=lambda call: self._peak(call).result)
+            peak = self._peak(picture.call)
             pixels = tensor_bytes((picture.call.args, picture.call.kwargs))
             self._costs[key] = Cost(width, height, images, picture, pixels, peak.output, peak)
         return self._costs[key]
+
+    def _peak(self, call: Call) -> Peak:
+        return self._dry_run.tower_peak(run_tower, call)
 
     def predicted(self, patches: int, near: Cost) -> int:
         """`Cost.total` by the curve through all that was traced, which is made to go through `near`."""

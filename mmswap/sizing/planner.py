@@ -51,12 +51,12 @@ class Planner:
         self.kv: KvFormat = KV_FORMATS[wish.kv or _LIKE.get(self.dtype, "fp16")]
         self.weights: Weights = weigh(blueprint.model, blueprint.tower, blueprint.parts, wish.quantize)
         dry_run, self.pictures, decoder = _traced(blueprint, TORCH if room.segments else ARENA)
-        tokens = self.pictures.picture(wish.width, wish.height, wish.images).tokens
+        self.cost: Cost = self.pictures.cost(wish.width, wish.height, wish.images)
+        tokens = self.cost.picture.tokens
         if wish.context is None and tokens + ROOM > self.context:  # nobody asked for one that the pictures overflow
             self.context = min(self.most, -(-(tokens + ROOM) // ROOM) * ROOM)
         if tokens >= self.context:
             raise ContextOverflow(tokens, self.context)
-        self.cost: Cost = self.pictures.cost(wish.width, wish.height, wish.images)
         self.prompt = Prompt(blueprint, decoder, dry_run, self.cost)
 
     def cache(self, context: int) -> int:

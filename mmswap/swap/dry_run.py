@@ -16,7 +16,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -62,11 +62,13 @@ class PrefillPeak:
         peak: the call's peak, the cache's growth included (it grows inside the call).
         kv_bytes: bytes by which the cache has grown when the call is over.
         tokens: of the prompt.
+        cache: the cache on the twin when the call is over: layouts without numbers. None if nothing was traced.
     """
 
     peak: Peak
     kv_bytes: int
     tokens: int
+    cache: Any = field(default=None, repr=False)
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -153,7 +155,7 @@ class DryRun:
             peak = self._traced(
                 twin, lambda: module(**given, **cache_argument(module, cache), use_cache=True).last_hidden_state
             )
-            return PrefillPeak(peak, _cache_bytes(cache) - before, tokens)
+            return PrefillPeak(peak, _cache_bytes(cache) - before, tokens, cache)
 
         found: PrefillPeak = self._answer(key, trace, lambda peak: PrefillPeak(peak, 0, tokens))
         return found
