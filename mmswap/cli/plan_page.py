@@ -29,7 +29,7 @@ def show(sizing: Sizing, console: Console | None = None) -> None:
     for name, held in sizing.moments.items():
         console.print(Text(f"The card {name}:"), width=width)
         console.print(_bar(held, width))
-        console.print(_legend(held, width), width=width)
+        console.print(_legend(held, sizing.shortfall, width), width=width)
         console.print()
     console.print(_limits(sizing, plain), width=width)
     for reason in sizing.reasons[1:]:
@@ -58,10 +58,7 @@ def _groups(sizing: Sizing, plain: bool) -> Table:
     for name, size in sizing.groups.items():
         if size:
             table.add_row(Text(f"{letter(name)} {name}"), format_bytes(size), f"{size / sizing.total:.1%}")
-    missing = "too much" if sizing.free < 0 else "free"
-    table.add_row(
-        Text(f"{letter('free')} {missing}"), format_bytes(abs(sizing.free)), f"{abs(sizing.free) / sizing.total:.1%}"
-    )
+    table.add_row(Text(f"{letter('free')} free"), format_bytes(sizing.free), f"{sizing.free / sizing.total:.1%}")
     table.add_row(Text("  the card", style="bold"), format_bytes(sizing.total), "100.0%")
     table.add_section()
     e = sizing.encoding
@@ -71,17 +68,31 @@ def _groups(sizing: Sizing, plain: bool) -> Table:
         ("features", e.features),
         ("needed, with margin", sizing.need),
     )
-    for name, size in (*rows, ("deficit", sizing.deficit), ("prefill step", sizing.scratch)):
+    deficit = (("deficit", sizing.deficit),) if sizing.fits != NOT else ()
+    for name, size in (*rows, *deficit, ("prefill step", sizing.scratch)):
         table.add_row(f"  {name}", format_bytes(size), f"{size / sizing.total:.1%}")
+    if sizing.shortfall:
+        table.add_row("  missing", format_bytes(sizing.shortfall), f"{sizing.shortfall / sizing.total:.1%}")
     return table
 
 
 def _limits(sizing: Sizing, plain: bool) -> Table:
-    limits = sizing.limits
-    table = _table(plain, "the largest that fits", "without eviction", "with a window")
-    table.add_row("context (tokens)", _or_none(limits.context), _or_none(limits.context_with_window))
-    table.add_row("picture", _size(limits.image), _size(limits.image_with_window))
-    table.add_row("picture (pixels)", _or_none(limits.pixels), _or_none(limits.pixels_with_window))
+    """One column where nothing can be evicted; beside a size that is capped any larger one fits."""
+    e, limits = sizing.encoding, sizing.limits
+    each = "picture" if e.images == 1 else f"each of {e.images}"
+    sizes, pixels = (limits.image, limits.image_with_window), (limits.pixels, limits.pixels_with_window)
+    rows = (
+        ("context (tokens)", limits.context, limits.context_with_window),
+        (f"{each} ({e.width}x{e.height} asked)", *(_size(size, limits.cap) for size in sizes)),
+        (
+            f"{each} (pixels)",
+            *("any" if size[0] and size == limits.cap else count for size, count in zip(sizes, pixels)),
+        ),
+    )
+    heads = ("without eviction", "with a window") if sizing.swaps else ("",)
+    table = _table(plain, "the largest that fits", *heads)
+    for name, *cells_ in rows:
+        table.add_row(name, *(str(cell or "none") for cell in cells_[: len(heads)]))
     return table
 
 
@@ -100,11 +111,11 @@ def _bar(held: Mapping[str, int], width: int) -> Text:
     return line.append("]")
 
 
-def _legend(held: Mapping[str, int], width: int) -> Text:
-    """Every group with its letter and bytes, as many to a line as it holds."""
+def _legend(held: Mapping[str, int], missing: int, width: int) -> Text:
+    """Every group with its letter and bytes, as many to a line as it holds; what is missing where that decides."""
     parts = [f"{letter(name)} {name} {format_bytes(size)}" for name, size in held.items() if size > 0]
     if held.get("free", 0) < 0:
-        parts.append(f"{format_bytes(-held['free'])} too much")
+        parts.append(f"{format_bytes(missing)} are missing" if -held["free"] == missing else "nothing is free")
     lines = [parts[0]]
     for part in parts[1:]:
         if len(lines[-1]) + 3 + len(part) <= width:
@@ -119,9 +130,7 @@ def _ink(name: str) -> str:
     return "black" if 299 * red + 587 * green + 114 * blue > 128_000 else "white"
 
 
-def _or_none(count: int) -> str:
-    return str(count) if count else "none"
-
-
-def _size(size: tuple[int, int]) -> str:
-    return f"{size[0]}x{size[1]}" if size[0] else "none"
+def _size(size: tuple[int, int], cap: tuple[int, int]) -> str:
+    """Empty if there is none; what is above the cap costs what the cap does."""
+    text = f"{size[0]}x{size[1]}" if size[0] else ""
+    return f"any, as {text}" if text and size == cap else text

@@ -33,12 +33,17 @@ class Encoding:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The largest that fit, without eviction and with a window; 0: nothing does. Pictures as (width, height)."""
+    """The largest that fit, without eviction and with a window; 0: nothing does. Pictures as (width, height).
+
+    Attributes:
+        cap: the size above which a picture costs no more: where it fits, any picture does.
+    """
 
     context: int
     context_with_window: int
     image: tuple[int, int]
     image_with_window: tuple[int, int]
+    cap: tuple[int, int] = (0, 0)
 
     @property
     def pixels(self) -> int:
@@ -57,6 +62,7 @@ class Sizing:
         fits: one of the words above. need, deficit, evict, lent, shortfall: as in `swap.plan.Plan`.
         scratch: bytes of the prompt's largest prefill step, of `step` tokens, embeddings and masks included.
         moments: what the card holds while a picture is encoded and while the prompt is read.
+        swaps: whether giving up weights makes room on this card.
     """
 
     model: str
@@ -84,6 +90,7 @@ class Sizing:
     limits: Limits
     reasons: tuple[str, ...]
     moments: dict[str, dict[str, int]] = field(default_factory=dict)
+    swaps: bool = True
 
     def to_json(self) -> dict[str, Any]:
         """The object that `mmswap plan --json` prints."""
@@ -127,6 +134,8 @@ class Sizing:
             "max_pixels_with_window": limits.pixels_with_window,
             "max_image": list(limits.image),
             "max_image_with_window": list(limits.image_with_window),
+            "any_image": limits.image[0] > 0 and limits.image == limits.cap,
+            "any_image_with_window": limits.image_with_window[0] > 0 and limits.image_with_window == limits.cap,
             "moments": {name: dict(held) for name, held in self.moments.items()},
             "reasons": list(self.reasons),
             "measured": False,

@@ -24,7 +24,7 @@ def draw(sizing: Sizing) -> Image.Image:
     pen = ImageDraw.Draw(image)
     top = _title(pen, sizing)
     for name, held in sizing.moments.items():
-        top = _moment(pen, top, name, held, sizing.total)
+        top = _moment(pen, top, name, held, sizing)
     _foot(pen, top, sizing)
     return image
 
@@ -56,12 +56,13 @@ def _verdict(sizing: Sizing) -> str:
         return f"The encoder does not fit: {format_bytes(sizing.shortfall)} are missing. It runs on the CPU."
     units = "1 unit gives" if len(sizing.evict) == 1 else f"{len(sizing.evict)} units give"
     return (
-        f"Fits with a window: {format_bytes(sizing.deficit)} are missing, {units} {format_bytes(sizing.lent)}, "
+        f"Fits with a window: for a deficit of {format_bytes(sizing.deficit)} {units} {format_bytes(sizing.lent)}, "
         f"back in {sizing.window_ms:.0f} ms."
     )
 
 
-def _moment(pen: ImageDraw.ImageDraw, top: int, name: str, held: Mapping[str, int], total: int) -> int:
+def _moment(pen: ImageDraw.ImageDraw, top: int, name: str, held: Mapping[str, int], sizing: Sizing) -> int:
+    total = sizing.total
     _text(pen, (MARGIN, top), f"The card {name}", 23, _INK, WIDTH - 2 * MARGIN)
     top += 38
     inner = WIDTH - 2 * MARGIN
@@ -81,7 +82,8 @@ def _moment(pen: ImageDraw.ImageDraw, top: int, name: str, held: Mapping[str, in
     pen.rectangle((MARGIN, top, edge - 1, top + BAR), outline=_INK, width=2)
     if whole > total:
         pen.rectangle((edge, top, WIDTH - MARGIN - 1, top + BAR), outline=_BAD, width=2)
-        _right(pen, top - 34, f"{format_bytes(whole - total)} too much")
+        if whole - total == sizing.shortfall:  # at the other moment it is another figure, which decides nothing
+            _right(pen, top - 34, f"{format_bytes(sizing.shortfall)} are missing")
     return _legend(pen, top + BAR + 16, held, total)
 
 
@@ -103,25 +105,17 @@ def _legend(pen: ImageDraw.ImageDraw, top: int, held: Mapping[str, int], total: 
     column = (WIDTH - 2 * MARGIN) // _LEGEND_COLUMNS
     for index, (part, size) in enumerate(parts):
         x, y = MARGIN + index // rows * column, top + index % rows * _ROW
-        missing = part == "free" and size < 0
-        pen.rectangle((x, y + 4, x + 18, y + 22), fill=_BAD if missing else colour(part), outline=_LINE)
-        name = "missing" if missing else part
-        _text(pen, (x + 28, y), f"{name}  {format_bytes(abs(size))}  ({abs(size) / total:.1%})", 19, _INK, column - 36)
+        pen.rectangle((x, y + 4, x + 18, y + 22), fill=_BAD if size < 0 else colour(part), outline=_LINE)
+        _text(pen, (x + 28, y), f"{part}  {format_bytes(size)}  ({size / total:.1%})", 19, _INK, column - 36)
     return top + rows * _ROW + 30
 
 
 def _foot(pen: ImageDraw.ImageDraw, top: int, sizing: Sizing) -> None:
     limits = sizing.limits
-    plain = f"context {limits.context or 'none'}, picture {_size(limits.image)}"
-    window = f"context {limits.context_with_window or 'none'}, picture {_size(limits.image_with_window)}"
-    _text(
-        pen,
-        (MARGIN, top),
-        f"Largest without eviction: {plain}.  With a window: {window}.",
-        21,
-        _INK,
-        WIDTH - 2 * MARGIN,
-    )
+    plain = f"context {limits.context or 'none'}, picture {_size(limits.image, limits.cap)}"
+    window = f"context {limits.context_with_window or 'none'}, picture {_size(limits.image_with_window, limits.cap)}"
+    said = f"Largest without eviction: {plain}.  With a window: {window}." if sizing.swaps else f"Largest: {plain}."
+    _text(pen, (MARGIN, top), said, 21, _INK, WIDTH - 2 * MARGIN)
     _text(pen, (MARGIN, top + 36), f"{NOTICE} mmswap plan", 18, _GREY, WIDTH - 2 * MARGIN)
 
 
@@ -129,8 +123,9 @@ def _shown(held: Mapping[str, int]) -> dict[str, int]:
     return {part: size for part, size in held.items() if size > 0 or (part == "free" and size < 0)}
 
 
-def _size(size: tuple[int, int]) -> str:
-    return f"{size[0]}x{size[1]}" if size[0] else "none"
+def _size(size: tuple[int, int], cap: tuple[int, int]) -> str:
+    text = f"{size[0]}x{size[1]}" if size[0] else "none"
+    return f"of any size (as {text})" if size[0] and size == cap else text
 
 
 def _short(model: str) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from mmswap.llm.memory import SMALLEST_CHUNK
 from mmswap.llm.quant.section import method_of, section_of
+from mmswap.sizing import bounds
 from mmswap.sizing.answer import HOST, NOT, NOTICE, ONE_BY_ONE, Sizing
 from mmswap.sizing.groups import HEAD, LAYERS
 from mmswap.sizing.packing import GROUP
@@ -13,7 +15,7 @@ from mmswap.units import format_apart, format_bytes
 
 if TYPE_CHECKING:
     from mmswap.sizing.planner import Planner
-    from mmswap.sizing.search import Cap
+    from mmswap.sizing.search import Found
 
 KV, LENT, ENCODER, FEATURES = "KV cache", "encoder in lent bytes", "encoder", "features"
 STEP, FREE = "prefill step", "free"
@@ -42,7 +44,7 @@ def _gives(sizing: Sizing) -> bool:
     return bool(sizing.evict) and bool(sizing.groups[HEAD]) and not sizing.evict[0].rpartition(".")[2].isdecimal()
 
 
-def reasons(planner: Planner, sizing: Sizing, decided: Plan, cap: Cap) -> tuple[str, ...]:
+def reasons(planner: Planner, sizing: Sizing, decided: Plan, found: Found) -> tuple[str, ...]:
     """Every decision with its figures, in the order in which it was taken."""
     return (
         f"{NOTICE} Nothing was run; no weights were read.",
@@ -52,8 +54,8 @@ def reasons(planner: Planner, sizing: Sizing, decided: Plan, cap: Cap) -> tuple[
         *_pictures(planner, sizing),
         _verdict(sizing, decided),
         *_window(sizing),
-        _prompt(sizing),
-        *_limits(planner, sizing, cap),
+        _prompt(planner, sizing),
+        *bounds.sentences(sizing, found, planner.most),
     )
 
 
@@ -105,16 +107,22 @@ def _pictures(planner: Planner, sizing: Sizing) -> list[str]:
     said = [f"{e.width}x{e.height}: {what} {e.patches} patches and {e.tokens} tokens by the model's own processor."]
     if not peak.events:
         return [*said, f"The encoder's peak is taken as {peak.how}."]
+    taken = f"{counted} must be there on this card, and torch's allocator on a real one takes {reserved}"
+    if not planner.room.segments:
+        taken = (
+            f"{counted} must be there on this card, what the host's kernels take aside inside one op included, for "
+            f"they compute here. On a real card, with its own kernels, torch's allocator takes {reserved}"
+        )
     return [
         *said,
-        f"The encoder has {live} of tensors alive at once; {counted} must be there on this card, and torch's allocator "
-        f"on a real one takes {reserved}. Beside it {pixels} of pixels and {features} of features.",
+        f"The encoder has {live} of tensors alive at once; {taken}. "
+        f"Beside it {pixels} of pixels and {features} of features.",
     ]
 
 
 def _verdict(sizing: Sizing, decided: Plan) -> str:
     if sizing.free < 0:
-        return f"It does not fit: weights and KV cache alone are {format_bytes(-sizing.free)} larger than the card."
+        return "It does not fit: weights and KV cache alone are larger than the card."
     if sizing.fits == ONE_BY_ONE:
         return f"All pictures at once do not fit, so they are encoded one at a time. {decided.reason}"
     if decided.deficit and not sizing.evict:
@@ -129,30 +137,22 @@ def _window(sizing: Sizing) -> list[str]:
     return [f"Bringing them back costs {cost}, behind the prefill where that takes longer. Evicting copies nothing."]
 
 
-def _prompt(sizing: Sizing) -> str:
+def _prompt(planner: Planner, sizing: Sizing) -> str:
     need, free = format_apart(sizing.scratch + sizing.encoding.features, max(0, sizing.free))
-    step = f"A prompt that fills the context is read in steps of {sizing.step} tokens: {need} with its features"
-    if sizing.fits == NOT and sizing.free >= 0:
-        return f"{step}, and {free} are free: the prompt does not fit, {format_bytes(sizing.shortfall)} are missing."
-    return f"{step}, and {free} are free." if sizing.free >= 0 else f"{step}, for which there is no room."
+    step = f"A prompt that fills the context is read in steps of {sizing.step} tokens{_least(planner, sizing)}"
+    missing = f"{format_bytes(sizing.shortfall)} are missing"
+    if sizing.free < 0:
+        return f"{step}: {need} with its features, for which there is no room; with it {missing}."
+    if sizing.fits == NOT:
+        return f"{step}: {need} with its features, and {free} are free: the prompt does not fit, {missing}."
+    return f"{step}: {need} with its features, and {free} are free."
 
 
-def _limits(planner: Planner, sizing: Sizing, cap: Cap) -> list[str]:
-    limits = sizing.limits
-    said = []
-    if limits.context_with_window == planner.most:
-        said.append(f"The longest context is capped by the model: it was made for {planner.most} tokens.")
-    if limits.image_with_window and limits.image_with_window == cap.size:
-        if cap.fixed:
-            said.append(
-                f"The largest picture is capped by the tower: any becomes about as many pixels as {cap.size[0]}x"
-                f"{cap.size[1]} has, whatever its size, so any picture fits."
-            )
-        else:
-            said.append(
-                f"The largest picture is capped by the model's processor: what is above {cap.size[0]}x{cap.size[1]} "
-                "becomes no more patches, so any picture fits."
-            )
-    elif limits.image_with_window[0]:
-        said.append("The largest picture is the largest of this ratio; in the context that is left its tokens fit too.")
-    return said
+def _least(planner: Planner, sizing: Sizing) -> str:
+    """Why the steps are no smaller, where they are the smallest."""
+    if sizing.step > planner.prompt.largest(sizing.context, SMALLEST_CHUNK) or sizing.step == sizing.context:
+        one_pass = planner.prompt.ahead.whole
+        return ", as its decoder takes a prompt in one pass only" if one_pass else ""
+    if sizing.step > SMALLEST_CHUNK:
+        return ", the fewest here, for the tokens of a picture look at each other and stay in one step"
+    return ", the fewest that are tried"

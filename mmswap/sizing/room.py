@@ -63,7 +63,7 @@ def _by_name(card: KnownCard, reserve: int | None, limit: int | None, link: int 
     taken = DESKTOP if reserve is None else reserve
     where = "what one Windows desktop was seen to hold; --reserve says otherwise" if reserve is None else "as asked"
     reasons = [
-        f"{card.name}: {format_bytes(card.total)}, {card.bandwidth / 1e9:.0f} GB/s, {card.link} ({card.source}).",
+        f"{card.name}: {format_bytes(card.total)}, {card.bandwidth / 1e9:.0f} GB/s, {card.link} ({_publisher(card)}).",
         f"{format_bytes(taken)} of it are left to the desktop and the driver: {where}.",
     ]
     if card.shared:
@@ -73,6 +73,11 @@ def _by_name(card: KnownCard, reserve: int | None, limit: int | None, link: int 
     held = {"desktop and driver": taken}
     rate = _rate(link, card.link_rate, reasons)
     return Room(card.name, card.total, _held(card.total, held, limit, reasons), rate, True, True, tuple(reasons))
+
+
+def _publisher(card: KnownCard) -> str:
+    """Whose pages the figures are from; `known.json` says which ones."""
+    return card.source.partition(" (")[0].partition(":")[0]
 
 
 def _opened(spec: str, reserve: int | None, limit: int | None, link: int | None) -> Room:
@@ -94,7 +99,7 @@ def _opened(spec: str, reserve: int | None, limit: int | None, link: int | None)
     kept = _held(total, {name: size for name, size in held.items() if size}, limit, reasons)
     if not card.can_swap:
         reasons.append(f"Nothing can be evicted: {card.name} has no memory of its own to make room in.")
-    rate = _rate(link, card.link_rate(), reasons)
+    rate = _rate(link, card.link_rate(), reasons if card.can_swap else [])  # nothing would cross it
     return Room(card.name, total, kept, rate, card.device.type == "cuda", card.can_swap, tuple(reasons))
 
 

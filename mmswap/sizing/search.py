@@ -8,11 +8,13 @@ Where a dry run of that size would take long, the curve's word stands.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
 from mmswap.config import ImageConfig
 from mmswap.sizing.answer import Limits
+from mmswap.sizing.bounds import CAP, ENCODER, PROMPT, TOKENS
 from mmswap.sizing.limits import largest
 from mmswap.sizing.pictures import Cost
 from mmswap.sizing.planner import Planner
@@ -32,38 +34,96 @@ class Cap:
     fixed: bool
 
 
-def limits_of(planner: Planner) -> tuple[Limits, Cap]:
-    """The limits, and what caps the picture."""
-    seek = _Search(planner)
-    plain, window = seek.context(window=False), seek.context(window=True)
-    first = seek.edge(window=False)
-    second = max(first, seek.edge(window=True)) if planner.room.swaps else first
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The limits, what caps a picture, and what is in the way of more: words of `bounds`.
+
+    Attributes:
+        apart: the largest with a window are encoded one at a time.
+    """
+
+    limits: Limits
+    cap: Cap
+    context: str
+    context_with_window: str
+    image: str
+    image_with_window: str
+    apart: bool
+
+
+def limits_of(planner: Planner) -> Found:
+    """What is the most that fits, and why no more does."""
+    seek = _Search(planner, planner.wish.images)
+    plain, first = seek.context(window=False), seek.edge(window=False)
+    window, second, apart = plain, first, False
+    if planner.room.swaps:
+        window, second = max(plain, seek.context(window=True)), max(first, seek.edge(window=True))
+    if planner.room.swaps and planner.wish.images > 1:
+        alone = _Search(planner, 1)
+        longer, larger = alone.context(window=True), second if second == seek.cap.edge else alone.edge(window=True)
+        apart = longer > window or larger > second
+        window, second = max(window, longer), max(second, larger)
     sizes = [seek.scale.size(edge) if edge else (0, 0) for edge in (first, second)]
-    return Limits(plain, max(plain, window), *sizes), seek.cap
+    return Found(
+        Limits(plain, window, sizes[0], sizes[1], seek.cap.size),
+        seek.cap,
+        seek.end_of_context(plain),
+        seek.end_of_context(window),
+        seek.end_of_edge(first),
+        seek.end_of_edge(second),
+        apart,
+    )
 
 
 class _Search:
-    def __init__(self, planner: Planner) -> None:
+    """Of pictures that are encoded `count` at a time; features and tokens are those of all that were asked for."""
+
+    def __init__(self, planner: Planner, count: int) -> None:
         self.planner = planner
         self.scale = Scale(planner.wish.width, planner.wish.height)
         self.decoded = self.scale.edge_of(ImageConfig().decode_limit)
+        self.count, self.times = count, planner.wish.images // count
+        self.cost = planner.pictures.cost(planner.wish.width, planner.wish.height, count)
 
     def context(self, *, window: bool) -> int:
         """Tokens of the longest context in which the pictures that were asked for fit; 0 if there is none."""
-        planner, cost = self.planner, self.planner.cost
+        need, features = self._need(self.cost), self.cost.features * self.times
 
         def fits(context: int) -> bool:
-            return planner.holds(cost.need, cost.features, context, window=window)
+            return self.planner.holds(need, features, context, window=window)
 
-        return largest(cost.picture.tokens + 1, planner.most, fits) or 0
+        return largest(self.planner.cost.picture.tokens + 1, self.planner.most, fits) or 0
+
+    def end_of_context(self, context: int) -> str:
+        """What is in the way of one token more."""
+        if context == self.planner.most:
+            return CAP
+        more = (context or self.planner.cost.picture.tokens) + 1
+        return PROMPT if self.planner.step(more, self.planner.cost.features) is None else ENCODER
+
+    def end_of_edge(self, edge: int) -> str:
+        """What is in the way of a picture with a longer side."""
+        if edge == self.cap.edge:
+            return CAP
+        cost, patches = self.cost, self._patches(edge + 1)
+        if self.times * cost.picture.tokens * patches // cost.picture.patches >= self.planner.context:
+            return TOKENS
+        features = self.times * cost.features * patches // cost.picture.patches
+        return PROMPT if self.planner.step(self.planner.context, features) is None else ENCODER
+
+    def _need(self, cost: Cost) -> Callable[[int], int]:
+        """Bytes outside of lent ones, the features of the pictures that are encoded before or after included."""
+        return lambda lent: cost.need(lent) + (self.times - 1) * cost.features
 
     @cached_property
     def cap(self) -> Cap:
         """Found by asking the processor for ever larger pictures, up to what is decoded at all."""
         top = self._patches(self.decoded)
         if self._patches(_TINY) == top:
-            cost = self.planner.cost
-            edge = min(self.decoded, self.scale.edge_of(cost.pixels // cost.images // (3 * 4)))  # 3 colours of 4 bytes
+            vision = getattr(self.planner.blueprint.config, "vision_config", None)
+            frames = int(getattr(vision, "temporal_patch_size", None) or 1)  # a picture is that many alike
+            seen = self.cost.pixels // self.cost.images // (3 * 4 * frames)  # 3 colours of 4 bytes
+            edge = min(self.decoded, self.scale.edge_of(seen))
             return Cap(edge, self.scale.size(edge), fixed=True)
         edge = self._first(top)
         for step in _BEYOND:  # bounds are rounded down when a picture is shrunk a lot: the most may be a little above
@@ -84,7 +144,7 @@ class _Search:
 
     def edge(self, *, window: bool) -> int:
         """The longer side of the largest picture up to the cap that fits; 0 if none does."""
-        planner, near, best = self.planner, self.planner.cost, 0
+        planner, near, best = self.planner, self.cost, 0
         most = self._patches(self.cap.edge)
         if planner.step(planner.context, 0) is None:
             return 0
@@ -95,9 +155,9 @@ class _Search:
             patches = self._patches(edge)
             if not planner.pictures.confirms(patches, near):
                 return edge
-            cost = planner.pictures.cost(*self.scale.size(edge), planner.wish.images)
-            tokens = cost.picture.tokens
-            if tokens < planner.context and planner.holds(cost.need, cost.features, planner.context, window=window):
+            cost = planner.pictures.cost(*self.scale.size(edge), self.count)
+            tokens, features = self.times * cost.picture.tokens, self.times * cost.features
+            if tokens < planner.context and planner.holds(self._need(cost), features, planner.context, window=window):
                 best = edge
             else:
                 most = patches - 1  # the curve was wrong there, and is asked for less
@@ -109,16 +169,18 @@ class _Search:
     def _by_curve(self, near: Cost, most: int, *, window: bool) -> int:
         """A longer side by the curve that is laid through `near`, of at most so many patches."""
         planner, known = self.planner, near.picture.patches
+        beside = (self.times - 1) * near.features
         outside = near.need(near.total) if window else 0  # what lent bytes cannot serve, however many they are
 
         def fits(patches: int) -> bool:
             total = planner.pictures.predicted(patches, near)
 
             def need(lent: int) -> int:
-                return max(total - lent, -(-outside * total // near.total)) if lent else total
+                own = max(total - lent, -(-outside * total // near.total)) if lent else total
+                return own + beside * patches // known
 
-            features = near.features * patches // known
-            seen = near.picture.tokens * patches // known
+            features = self.times * near.features * patches // known
+            seen = self.times * near.picture.tokens * patches // known
             return seen < planner.context and planner.holds(need, features, planner.context, window=window)
 
         if most >= self._patches(self.cap.edge) and fits(most):
@@ -129,4 +191,4 @@ class _Search:
         return largest_edge(self.cap.edge, self._patches, patches, min(self.cap.edge, max(near.width, near.height)))
 
     def _patches(self, edge: int) -> int:
-        return self.planner.pictures.patches(*self.scale.size(edge), self.planner.wish.images)
+        return self.planner.pictures.patches(*self.scale.size(edge), self.count)

@@ -37,7 +37,7 @@ def size_up(blueprint: Blueprint, room: Room, wish: Wish) -> Sizing:
     missing = max(0, -free, scratch + features - free)
     fits = NOT if missing else fits  # weights and prompt must fit together, whatever the tower does
     gives = free >= 0 and room.swaps and not decided.shortfall and bool(decided.evict)
-    limits, cap = limits_of(planner)
+    found = limits_of(planner)
     sizing = Sizing(
         model=blueprint.name,
         dtype=planner.dtype,
@@ -61,10 +61,11 @@ def size_up(blueprint: Blueprint, room: Room, wish: Wish) -> Sizing:
         shortfall=missing or decided.shortfall,
         window_ms=decided.lent / room.link_rate * 1e3 if gives else 0.0,
         link_rate=room.link_rate,
-        limits=limits,
+        limits=found.limits,
         reasons=(),
+        swaps=room.swaps,
     )
-    said = report.reasons(planner, sizing, decided, cap)
+    said = report.reasons(planner, sizing, decided, found)
     return replace(sizing, reasons=said, moments=report.moments(sizing, decided))
 
 
