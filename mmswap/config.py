@@ -88,6 +88,7 @@ class RunConfig:
 
     `card`: `auto`, `cpu`, `cuda`, `cuda:1`, `sim:16GiB`, `sim:16GiB@24GB/s`. `dtype`: `auto`, `float32`, `float16`,
     `bfloat16`. `context`: tokens, None for what the model was made for. `attention`: `sdpa` or `eager`.
+    `decode`: `auto`, or `model` for the model's own forward at every token.
     `prefill_chunk`: most tokens of one prefill step. `vram_limit`: bytes of the card that this process may use, None
     for what the card says; a text such as `14GiB` is read (`--vram-limit`).
     """
@@ -96,6 +97,7 @@ class RunConfig:
     dtype: str = "auto"
     context: int | None = None
     attention: str = "sdpa"
+    decode: str = "auto"
     prefill_chunk: int = 2048
     vram_limit: int | None = None
     trust_remote_code: bool = False
@@ -105,6 +107,7 @@ class RunConfig:
     def __post_init__(self) -> None:
         _require(self.context is None or self.context >= 16, "--context must be 16 tokens or more.")
         _require(self.attention in ("sdpa", "eager"), "--attention must be sdpa or eager.")
+        _require(self.decode in ("auto", "model"), "--decode must be auto or model.")
         _require(
             self.dtype in ("auto", "float32", "float16", "bfloat16"),
             "--dtype must be auto, float32, float16 or bfloat16.",

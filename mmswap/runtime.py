@@ -30,6 +30,7 @@ from mmswap.foresight import Way, to_decoder
 from mmswap.llm.checkpoint import check_checkpoint
 from mmswap.llm.context import ContextBeyondCard, choose_context
 from mmswap.llm.ending import end_ids
+from mmswap.llm.fast import STEPS, LeanStep, Refused, open_lean
 from mmswap.llm.loader import load_config, load_model, resolve_dtype, stored_dtype
 from mmswap.llm.memory import TextMemory, prefill_cost, query_groups
 from mmswap.llm.parts import find_parts
@@ -120,6 +121,7 @@ class Runtime:
         weights = weigh(self.model, tower, self._checkpoint, before, self.card, config.swap, say)
         chosen = choose_context(self.memory, self.card, limit=self._made_for(), wanted=config.context, say=aloud)
         self.context, self.limited_by_card = chosen.tokens, chosen.by_card
+        self.lean = _lean_step(self.model, config.decode, say)
         self.tally = Tally(replace(weights, context=chosen.tokens, kv_bytes=chosen.kv_bytes))
         say(f"Context: {chosen.tokens} tokens, {chosen.reason}. {self.processor.limits()}")
         self._turn = threading.Lock()
@@ -267,6 +269,19 @@ class Runtime:
         """Tokens that the model was made for."""
         text = self.model.config.get_text_config(decoder=True)
         return int(getattr(text, "max_position_embeddings", None) or 4096)
+
+
+def _lean_step(model: Any, decode: str, say: Say) -> LeanStep | None:
+    if decode == "model":
+        say("Decode: through the model's own forward, because --decode model was given.")
+        return None
+    try:
+        lean = open_lean(model)
+    except Refused as why:
+        say(f"Decode: through the model's own forward, because {why}.")
+        return None
+    say(f"Decode: part by part; {STEPS} tokens came out as from the model's own forward. {lean.describe()}")
+    return lean
 
 
 def _aloud(say: Say, sentence: str) -> None:

@@ -4,8 +4,8 @@ one after another. Knows transformers' modules and our ops; no card, no pictures
 `lean = open_lean(model)` gives a `LeanStep`, or the reason why this model keeps its own forward.
 """
 
-from mmswap.llm.fast.opening import open_lean
+from mmswap.llm.fast.opening import STEPS, open_lean
 from mmswap.llm.fast.refused import Refused
 from mmswap.llm.fast.step import LeanStep, State
 
-__all__ = ["LeanStep", "Refused", "State", "open_lean"]
+__all__ = ["STEPS", "LeanStep", "Refused", "State", "open_lean"]

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from mmswap.llm.fast.attention import Attention
 from mmswap.llm.fast.blocks import Block
 from mmswap.llm.fast.linear import Linear
+from mmswap.llm.fast.mlp import Gated, Opaque
 from mmswap.llm.fast.norm import Norm
 from mmswap.llm.fast.rope import Pair, Ropes
 from mmswap.llm.ops import resolve
@@ -78,7 +79,13 @@ class LeanStep:
         self._norm, self._head, self._tail = norm, head, tail
         self.opaque = sorted({why for block in blocks if (why := getattr(block.body, "why", None))})
         self.noting, self.seen_at = ropes.noting, ropes.seen_at
+        self._layers = sum(not isinstance(block.body, (Gated, Opaque)) for block in blocks)
         self._joins = [block.pre for block in blocks[1:]] + [norm]
+
+    def describe(self) -> str:
+        """One sentence for `--explain`."""
+        kept = f" Some layers keep their own attention: {'; '.join(self.opaque)}." if self.opaque else ""
+        return f"{self._layers} layers.{kept}"
 
     def begin(self, cache: Any, position: int | None) -> State:
         """The state of a request whose prompt is in `cache`; its next token stands at `position`."""

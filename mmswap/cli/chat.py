@@ -41,6 +41,9 @@ def chat(
         int | None,
         whole("TOKENS", "Of prompt and answer together.", show_default="the model's, or what fits"),
     ] = None,
+    decode: Annotated[
+        str, typer.Option(metavar="HOW", help="auto, or model: every token through the model's own forward.")
+    ] = "auto",
     prefill_chunk: Annotated[int, whole("TOKENS", "Most tokens of the prompt in one forward pass.")] = 2048,
     mmproj_swap_layers: Annotated[
         int, whole("N", "Units to evict for an image: -1 as many as needed, 0 never, N always N.")
@@ -88,6 +91,7 @@ def chat(
         dtype=dtype,
         context=context,
         attention=attention,
+        decode=decode,
         prefill_chunk=prefill_chunk,
         trust_remote_code=trust_remote_code,
         image_min_pixels=image_min_pixels,
