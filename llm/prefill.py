@@ -135,5 +135,4 @@ def _kept(decoder: nn.Module, cache: Any, kind: str, start: int) -> int:
     if kind not in kinds or start == 0:
         return start
     layer = cache.layers[kinds.index(kind)]
-    keys = getattr(layer, "keys", None)
-    return int(keys.shape[-2]) if isinstance(keys, Tensor) else start
+    return int(layer.get_mask_sizes(0)[0]) if hasattr(layer, "get_mask_sizes") else start
