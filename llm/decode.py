@@ -187,7 +187,7 @@ class _Request:
         self._inputs = {}
         self._replay = nullcontext
         if self._lean is not None and (cache := cache_of(self._outputs)) is not None:
-            self._running = self._lean.begin(cache, noted.next)
+            self._running = self._lean.begin(cache, noted.next if noted is not None else None)
         return self._last_logits()
 
     @torch.no_grad()

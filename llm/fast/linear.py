@@ -29,4 +29,4 @@ def linear_of(call: Call) -> Linear:
     if type(module) is not nn.Linear:
         return module
     run, _, _ = resolve("linear", sample, module.weight, module.bias)
-    return lambda x: run(x, module.weight, module.bias)  # type: ignore[no-any-return]
+    return lambda x: run(x, module.weight, module.bias)

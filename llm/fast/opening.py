@@ -59,8 +59,9 @@ def open_lean(model: Any) -> LeanStep:
 
 
 def _opened(model: Any, parts: Parts) -> LeanStep:
-    ids = _harmless(model, parts, PROMPT + STEPS)
-    prompt = torch.tensor([ids[:PROMPT]], device=parts.embeddings.weight.device)
+    table: Any = parts.embeddings.weight
+    ids = _harmless(model, int(table.shape[0]), PROMPT + STEPS)
+    prompt = torch.tensor([ids[:PROMPT]], device=table.device)
     prepared = prepare(model, {"input_ids": prompt, "attention_mask": torch.ones_like(prompt)}, STEPS + 1)
     outputs = prepared.model(**first_inputs(prepared), return_dict=True)
     lean: LeanStep | None = None
@@ -89,9 +90,8 @@ def _compare(given: Tensor, wanted: Tensor, step: int) -> None:
         raise Refused(f"its numbers came out differently: {worst:.1e} of the largest logit at token {step + 1}")
 
 
-def _harmless(model: Any, parts: Parts, count: int) -> list[int]:
+def _harmless(model: Any, vocabulary: int, count: int) -> list[int]:
     """Ids that stand for nothing but text."""
-    vocabulary = int(parts.embeddings.weight.shape[0])
     special: set[int] = set()
     for config in (model.config, model.config.get_text_config(decoder=True)):
         for name, value in vars(config).items():

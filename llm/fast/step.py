@@ -95,7 +95,7 @@ class LeanStep:
     @torch.inference_mode()
     def __call__(self, token: int, state: State) -> Tensor:
         """The logits [V] of the token that follows `token`, which goes into the state's cache."""
-        weight = self._embeddings.weight
+        weight: Any = self._embeddings.weight
         ids = torch.tensor([[token]], device=weight.device)
         x = self._embeddings(ids)
         if self._scale != 1.0:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from mmswap.config import SamplingConfig
 from mmswap.errors import ContextOverflow, ModelError, NonFiniteLogits
 from mmswap.llm.decode import Generation, generate
+from mmswap.llm.fast import LeanStep, Refused, open_lean
 from mmswap.vision.tower import find_tower
 
 END = 100_000  # never emitted
@@ -29,6 +30,15 @@ def unpatched(model: Any, inputs: dict[str, Tensor], **more: Any) -> list[int]:
     ids = model.generate(**inputs, max_new_tokens=NEW, do_sample=False, eos_token_id=END, **more)[0].tolist()
     new = ids[1:] if model.config.is_encoder_decoder else ids[given:]
     return new[: new.index(END)] if END in new else new
+
+
+@functools.cache
+def lean_of(name: str) -> LeanStep | None:
+    """The lean step of the family's shared model; None if it keeps its own forward."""
+    try:
+        return open_lean(families.shared(name))
+    except Refused:
+        return None
 
 
 def start(model: Any, inputs: dict[str, Tensor], chunk: int = 2048, **more: Any) -> Generation:
@@ -54,13 +64,16 @@ def test_greedy_ids_are_those_of_unpatched_generate(name: str) -> None:
         assert len(wanted) == NEW
         assert ours(model, inputs) == wanted
         assert ours(model, inputs, chunk=16) == wanted
+        assert ours(model, inputs, chunk=16, lean=lean_of(name)) == wanted
 
 
 @pytest.mark.parametrize("name", families.HELD_OUT)
 def test_greedy_ids_in_families_that_were_held_out(name: str) -> None:
     model = families.shared(name)
     pictured = families.inputs(name, model, size=2)
-    assert ours(model, pictured, chunk=16) == unpatched(model, pictured)
+    wanted = unpatched(model, pictured)
+    assert ours(model, pictured, chunk=16) == wanted
+    assert ours(model, pictured, lean=lean_of(name)) == wanted
     if name in PICTURE_ONLY:
         with pytest.raises(ModelError, match="does not take this prompt"):
             ours(model, families.inputs(name, model, picture=False))
@@ -92,7 +105,8 @@ def test_requests_take_turns_on_one_model(name: str) -> None:
     prompts = [families.inputs(name, model, size=size, text=10 + size, seed=size) for size in (1, 2, 3)]
     prompts.append(families.inputs(name, model, text=25, picture=False))
     wanted = [unpatched(model, prompt) for prompt in prompts]
-    running = [start(model, prompt, chunk=16) for prompt in prompts]
+    leans = [lean_of(name), None, lean_of(name), lean_of(name)]
+    running = [start(model, prompt, chunk=16, lean=lean) for prompt, lean in zip(prompts, leans)]
     answers: list[list[int]] = [[] for _ in prompts]
     for step in itertools.zip_longest(*running):
         for answer, token in zip(answers, step):
