@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers.cache_utils import CacheLayerMixin
 
@@ -18,6 +19,9 @@ from mmswap.llm.kv.counters import Counters
 from mmswap.llm.kv.kinds import Kind, blocks
 from mmswap.llm.kv.ranges import UNEVEN, Ranges, unevenness
 from mmswap.llm.kv.store import Store
+
+SETTLE = 32  # tokens between two looks at what was cut off
+_EXACT = Ranges(*(torch.ones(1, 1) for _ in range(3)))  # of a kind that has none
 
 
 class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
@@ -67,6 +71,35 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
         store.put(key_states, value_states, self.tokens)
         self._seen(key_states.shape[-2])
         return store.get(0, self.tokens, key_states.dtype)
+
+    def look(
+        self, q: Tensor, k: Tensor, v: Tensor, scale: float, soft_cap: float = 0.0, sinks: Tensor | None = None
+    ) -> Tensor:
+        """Store one token's `k`, `v` [B, Hk, 1, D] and attend to all that are kept: q [B, Hq, 1, D] -> [B, Hq, 1, Dv].
+
+        Reads the store as it is: nothing is dequantised outside the kernel. All layers of a cache take the same step.
+        """
+        if self.store is None or self.tokens >= self.capacity or self._ranges is None:
+            self._ready(k, v)
+        store, counters = self.store, self.counters
+        assert store is not None
+        store.put_at(k, v, counters.start)
+        found = store.look(q, counters.length, scale, soft_cap, sinks)
+        self._seen(1)
+        if self.tokens % SETTLE == 0:
+            self.settle()
+        return found
+
+    def settle(self) -> None:
+        """Widen the channels in which one of the last `SETTLE` tokens was cut off. For whoever stores by himself."""
+        if self._ranges is None or self.store is None or not self.kind.quantised:
+            return
+        first, held = self._held()
+        recent = min(held, SETTLE)
+        beyond = self.store.cut(first + held - recent, recent)
+        if bool(beyond.any()):
+            self._ranges = self._ranges.wider(beyond)
+            self.store.rescale(self._ranges, first, held)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """(keys that `update` will give for so many new tokens, number of the first)."""
@@ -179,6 +212,8 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
         self.grow(self.tokens + k.shape[-2])
         if self.kind.quantised:
             self._fit(self.store, k, v)
+        elif self._ranges is None:
+            self._ranges = _EXACT
         return self.store
 
     def _fit(self, store: Store, k: Tensor, v: Tensor) -> None:

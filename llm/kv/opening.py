@@ -98,7 +98,7 @@ def refuse(model: nn.Module, kind: Kind, calibration: Calibration | None, *, uns
     biased = key_biases(find_parts(model)) - known
     if biased:
         raise OptionError(
-            f"--kv {kind.name} needs offsets for this model: {len(biased)} layers add a bias to their keys (k_proj), and "
+            f"--kv {kind.name} needs offsets for this model: {len(biased)} layers add a bias to their keys, and "
             "8-bit floats lose what is small beside it. Run `mmswap profile --kv MODEL` once, or use --kv int8 "
             "(--kv-unsafe uses it all the same)."
         )

@@ -53,8 +53,11 @@ class Ranges:
             usual = keys.mean((0, 2)) if kind.float8 else (low + high) / 2
             offset = usual if middle is None else middle.to(usual)
         reach = torch.maximum(high - offset, offset - low)
-        if k.shape[0] * k.shape[2] < FEW and not many:
+        tokens = k.shape[0] * k.shape[2]
+        if tokens < FEW and not many:
             reach = torch.maximum(reach, torch.maximum(high.abs(), low.abs()))
+        if not kind.float8 and not many:
+            reach = reach * (1 + FEW / 2 / max(tokens, FEW))  # few tokens seldom show the width of a channel
         if kind.float8:
             reach = reach.amax(-1, keepdim=True).expand_as(reach)
         largest = v.float().abs().amax((0, 2, 3))[:, None]
@@ -78,6 +81,10 @@ class Ranges:
         scale = _scale(kind, torch.maximum(high - offset, offset - low), _WIDER)
         k_offset, k_scale = torch.where(beyond, offset, self.k_offset), torch.where(beyond, scale, self.k_scale)
         return replace(self, k_offset=k_offset, k_scale=k_scale)
+
+    def wider(self, beyond: Tensor) -> Ranges:
+        """With half as much room again in the channels [heads, D] that are `beyond` theirs."""
+        return replace(self, k_scale=torch.where(beyond, self.k_scale * 1.5, self.k_scale))
 
     def at(self, heads: int, width: int, device: torch.device) -> Ranges:
         """The same on `device`, in full shape.

@@ -54,8 +54,25 @@ class Store:
 
     def put(self, k: Tensor, v: Tensor, start: int) -> None:
         """Store `k` and `v` [B, heads, T, D] in the slots from `start` on, around the end if need be; T <= slots."""
-        where = torch.tensor([start % self.slots], dtype=torch.int32, device=self._device)
-        torch.ops.mmswap.kv_store(k, v, self.keys, self.values, where, self.k_offset, self.k_scale, self.v_scale)
+        self.put_at(k, v, torch.tensor([start % self.slots], dtype=torch.int32, device=self._device))
+
+    def put_at(self, k: Tensor, v: Tensor, start: Tensor | None) -> None:
+        """As `put`, with the slot's number on the card: int32 [1] or [B]."""
+        torch.ops.mmswap.kv_store(k, v, self.keys, self.values, start, self.k_offset, self.k_scale, self.v_scale)
+
+    def look(self, q: Tensor, length: Tensor | None, scale: float, soft_cap: float, sinks: Tensor | None) -> Tensor:
+        """Attend with q [B, Hq, 1, D] to the first `length` slots, or to all where there are fewer."""
+        found: Tensor = torch.ops.mmswap.decode_attention(
+            q, self.keys, self.values, length, scale, soft_cap, self.k_scale, self.v_scale, sinks, None
+        )
+        return found
+
+    def cut(self, start: int, count: int) -> Tensor:
+        """bool [heads, D]: the channels in which one of the `count` slots from `start` on holds the largest number."""
+        begin = start % self.slots
+        edge = self.kind.largest
+        parts = [self.keys[:, :, begin : begin + count], self.keys[:, :, : max(0, begin + count - self.slots)]]
+        return torch.stack([(part.float().abs() >= edge).any(2).any(0) for part in parts]).any(0)
 
     def get(self, start: int, count: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """What the `count` slots from `start` on hold, in their order, as numbers of `dtype`.

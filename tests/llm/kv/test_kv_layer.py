@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from kv_cases import BOUND, CASES, make
+from kv_cases import BOUND, CASES, attend, make
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from mmswap.errors import OptionError
@@ -187,3 +187,40 @@ def test_scales_that_a_checkpoint_gives_are_used_and_not_swapped() -> None:
     assert torch.equal(layer.values[:, :, :48].float(), (case.v / 2).to(torch.float8_e4m3fn).float())
     assert given.ranges(0, kv_kind("int8")) is None
     assert given.ranges(1, kind) is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("window", [None, 16])
+def test_a_look_at_the_store_is_attention_over_what_update_gives(kind: str, window: int | None) -> None:
+    """Past the window, past the capacity, and with ranges that must widen; a ring has no order to keep."""
+    case = make(60, tokens=300, batch=2)
+    case.k[:, :, 280:, 3] *= 5
+    made = [GrowingLayer(kv_kind(kind), 1) if window is None else RingLayer(kv_kind(kind), 1, window) for _ in range(2)]
+    start = 250
+    for layer in made:
+        layer.update(case.k[:, :, :start], case.v[:, :, :start])
+    for token in range(start, 300):
+        q = torch.randn(2, 4, 1, 64, generator=torch.Generator().manual_seed(token))
+        k, v = case.k[:, :, token : token + 1], case.v[:, :, token : token + 1]
+        got = made[0].look(q, k, v, 64**-0.5)
+        seen = made[1].update(k, v)
+        mask = torch.ones(2, 1, seen[0].shape[2], dtype=torch.bool)
+        wanted = attend(q, *seen, mask).float()
+        similar = torch.nn.functional.cosine_similarity(got.flatten(), wanted.flatten(), dim=0)
+        assert similar >= (0.999999 if kind == "fp32" else 0.99)
+    assert made[0].get_seq_length() == 300
+    assert int(made[0].length) == 301
+
+
+def test_what_was_cut_off_widens_its_channel() -> None:
+    case = make(61, tokens=40)
+    layer = GrowingLayer(kv_kind("int8"), 1)
+    layer.update(case.k[:, :, :31], case.v[:, :, :31])
+    before = layer.k_scale.clone()
+    loud = case.k[:, :, 31:32].clone()
+    loud[:, 1, :, 7] += 100
+    layer.look(torch.randn(1, 4, 1, 64), loud, case.v[:, :, 31:32], 0.125)
+    wider = layer.k_scale > before * 1.01
+    assert wider[1, 7]
+    assert wider.sum() < 5
+    assert torch.allclose(layer.store.get(0, 31, torch.float32)[0], case.k[:, :, :31], atol=0.05)
