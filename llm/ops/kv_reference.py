@@ -63,23 +63,16 @@ def shifted(k: Tensor, offset: Tensor | None) -> Tensor:
 
 def token_scales(v: Tensor, dtype: torch.dtype) -> Tensor:
     """[B, heads, T]: what the codes of each token are multiples of; 0 for a token of zeros."""
-    largest = _finite(v.float()).abs().amax(-1) if v.shape[-1] else v.new_zeros(v.shape[:-1], dtype=torch.float32)
+    largest = v.float().nan_to_num(0.0).abs().amax(-1) if v.shape[-1] else v.new_zeros(v.shape[:-1]).float()
     return (largest / CODES).clamp(max=torch.finfo(dtype).max).to(dtype)
 
 
 def quantised(x: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Codes of x / scale: rounded to nearest even, saturating; NaN and whatever has scale 0 become 0."""
+    """Codes of x / scale: rounded to nearest even, saturating; NaN, 0 / 0 among it, becomes 0."""
     most = float(CODES) if dtype == torch.int8 else torch.finfo(dtype).max
-    wide = _finite(x.float())
-    if scale is not None:
-        divided = wide / scale.float()
-        wide = torch.where(scale == 0, torch.zeros_like(divided), divided)
+    wide = x.float() if scale is None else x.float() / scale.float()
     wide = wide.nan_to_num(0.0).clamp(-most, most)
     return wide.round().to(torch.int8) if dtype == torch.int8 else wide.to(dtype)
-
-
-def _finite(x: Tensor) -> Tensor:
-    return x.nan_to_num(0.0)  # infinities become the largest numbers of float32
 
 
 def put(cache: Tensor, slots: Tensor, rows: Tensor) -> None:

@@ -54,11 +54,16 @@ def int4pack(
     in_features: int,
     group_size: int,
 ) -> Tensor:
-    """The same for the CPU's layout: W[o, c] = (code - 8) scale[g, o] + zero[g, o], and x as `arranged` lays it."""
+    """The same for the CPU's layout: W[o, c] = (code - 8) scale[g, o] + zero[g, o], and x as `arranged` lays it.
+
+    float16 inputs are computed in float32: scales may be below its range.
+    """
     from mmswap.llm.ops.cpu_layout import arranged, dequantise
 
-    weight = dequantise(packed, scale_zero, group_size, x.dtype)
-    return functional.linear(arranged(x, order, weight.shape[1]), weight, None if bias is None else bias.to(x.dtype))
+    dtype = torch.bfloat16 if x.dtype == torch.bfloat16 else torch.float32
+    weight = dequantise(packed, scale_zero, group_size, dtype)
+    inputs = arranged(x, order, weight.shape[1]).to(dtype)
+    return functional.linear(inputs, weight, None if bias is None else bias.to(dtype)).to(x.dtype)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -79,8 +84,8 @@ def expert_linear(
     """Row a: x[a] W[experts[a]]^T + b[experts[a]]; one row of x serves all."""
     active, out = experts.shape[0], words.shape[1]
     dtype = _dtype(x, scales)
-    chosen = (tensor.index_select(0, experts).flatten(0, 1) for tensor in (words, scales, zeros))
-    weight = Packed4(*chosen, in_features, group_size).dequantise(dtype).view(active, out, in_features)
+    words, scales, zeros = (tensor.index_select(0, experts).flatten(0, 1) for tensor in (words, scales, zeros))
+    weight = Packed4(words, scales, zeros, in_features, group_size).dequantise(dtype).view(active, out, in_features)
     result = torch.matmul(weight, x.to(dtype).unsqueeze(-1)).squeeze(-1)
     return (result if bias is None else result + bias.index_select(0, experts).to(dtype)).to(x.dtype)
 
@@ -120,7 +125,7 @@ def rotary(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, sections: Sequence[in
     With sections the angles have an axis in front (time, height, width): channel runs of these lengths take theirs from
     the axes in turn, and so does the second half (Qwen2-VL).
     """
-    cos, sin = (_of_axes(angles, sections).float().unsqueeze(1) for angles in (cos, sin))
+    cos, sin = (of_axes(angles, sections).float().unsqueeze(1) for angles in (cos, sin))
 
     def turned(x: Tensor) -> Tensor:
         width = cos.shape[-1]
@@ -132,10 +137,11 @@ def rotary(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, sections: Sequence[in
     return turned(q), turned(k)
 
 
-def _of_axes(angles: Tensor, sections: Sequence[int]) -> Tensor:
+def of_axes(angles: Tensor, sections: Sequence[int]) -> Tensor:
+    """[axes, B, T, R] -> [B, T, R]: each run of channels from its axis. Without sections as they are."""
     if not sections:
         return angles
-    runs = angles.split([*sections, *sections], -1)
+    runs = torch.split(angles, [*sections, *sections], -1)
     return torch.cat([run[i % len(sections) % angles.shape[0]] for i, run in enumerate(runs)], -1)
 
 
