@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from mmswap.swap.tracker import Event
+from mmswap.swap.event import Event
 from mmswap.units import KIB, MIB
 
 sizes = st.one_of(st.integers(1, 4 * KIB), st.integers(1, 3 * MIB), st.integers(9 * MIB, 40 * MIB))

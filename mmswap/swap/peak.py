@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from mmswap.swap.event import SCRATCH, Event
 from mmswap.swap.replay import ARENA, TORCH, Policy, growth, least_free
-from mmswap.swap.tracker import SCRATCH, Event
 
 
 @dataclass(slots=True)

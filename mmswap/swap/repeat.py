@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
+from mmswap.swap.event import Event
 from mmswap.swap.fake import FakeTrace, is_fake, mode_of
 from mmswap.swap.slot import Slot, is_cache, slot_of
-from mmswap.swap.tracker import Event
 
 _MOST_EVENTS = 1 << 14  # up to which repeats are noted in full, so that a replay sees what they do to an allocator
 _FEWEST = 3  # blocks in a list, below which there is nothing to gain

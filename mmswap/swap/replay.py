@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from mmswap.swap.allocator import ARENA, EXPANDABLE, ROUND, TORCH, Allocator, Block, OutOfRoom, Policy
+from mmswap.swap.event import Event
 from mmswap.swap.paged import PagedAllocator
-from mmswap.swap.tracker import Event
 
 __all__ = [
     "ARENA",

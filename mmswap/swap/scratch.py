@@ -19,9 +19,10 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from mmswap.swap import kernels
+from mmswap.swap.event import SCRATCH, Event
 from mmswap.swap.meter import CpuMeter, CudaMeter
 from mmswap.swap.peak import summits
-from mmswap.swap.tracker import SCRATCH, Event, tensors_of
+from mmswap.swap.tracker import tensors_of
 from mmswap.units import MIB
 
 _SMALL_BYTES, _SMALL_WORK = MIB, 1e8  # bytes and floating-point operations of a call that is measured at once

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -19,26 +18,12 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmswap.swap import interrupts
+from mmswap.swap.event import SCRATCH, Event
 
 Scratch = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], int]
 """`scratch(op, args, kwargs, result) -> bytes` that the kernel takes and gives back inside the op."""
 
-SCRATCH = "scratch:"
 _TrackerT = TypeVar("_TrackerT", bound="LiveTracker")
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """`delta` bytes came to life (> 0) or died (< 0). An `ident` comes once with each sign; a survivor has no second.
-
-    `op` is the operator that made the bytes (`scratch:` in front: the kernel's own, gone when the op is over),
-    `module` the dotted path of the innermost module that was running. Both are empty on the dying side.
-    """
-
-    delta: int
-    ident: int
-    op: str
-    module: str
 
 
 class LiveTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -19,10 +19,11 @@ from torch import Tensor, nn
 
 from mmswap.swap import repeat
 from mmswap.swap.dry_run import FALLBACK, DryRun, measure
+from mmswap.swap.event import Event
 from mmswap.swap.fake import fake_twin, is_fake
 from mmswap.swap.peak import Peak
 from mmswap.swap.scratch import ScratchTable
-from mmswap.swap.tracker import Event, LiveTracker
+from mmswap.swap.tracker import LiveTracker
 from mmswap.units import MIB
 from mmswap.vision.tower import Call, find_tower
 

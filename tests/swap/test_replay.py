@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from lifetimes import lifetimes, live_peak, steps
 
 from mmswap.swap.allocator import OutOfRoom
+from mmswap.swap.event import Event
 from mmswap.swap.replay import ARENA, EXPANDABLE, ROUND, TORCH, Block, Policy, allocator_of, growth, least_free
-from mmswap.swap.tracker import Event
 from mmswap.units import KIB, MIB
 
 policies = st.sampled_from([ARENA, TORCH, EXPANDABLE])

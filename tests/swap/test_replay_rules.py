@@ -12,9 +12,9 @@ import pytest
 import torch
 from lifetimes import events_of, lifetimes
 
+from mmswap.swap.event import Event
 from mmswap.swap.peak import Peak
 from mmswap.swap.replay import ARENA, EXPANDABLE, ROUND, TORCH, allocator_of, growth, least_free
-from mmswap.swap.tracker import Event
 from mmswap.units import KIB, MIB
 
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from mmswap.swap.tracker import SCRATCH, LiveTracker
+from mmswap.swap.event import SCRATCH
+from mmswap.swap.tracker import LiveTracker
 
 KIB = 1024
 
