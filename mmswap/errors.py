@@ -95,8 +95,9 @@ def told(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if isinstance(error, OSError) and error.strerror:
         return error.strerror if error.filename is None else f"{error.strerror}: {error.filename}"
-    if isinstance(error, KeyError) and lines:
-        return f"{lines[0][:160]} is missing"
+    if isinstance(error, KeyError) and error.args:
+        key = error.args[0]
+        return str(key)[:200].rstrip(".:") if " " in str(key) else f"{key!r:.160} is missing"
     if not lines:
         return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(error).__name__).lower()
     return lines[0].rstrip(".:")[:200]

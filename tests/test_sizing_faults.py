@@ -77,3 +77,23 @@ def test_what_a_real_card_would_reserve_leaves_out_the_hosts_kernels() -> None:
     planner = Planner(blueprint, room_of("sim:1GiB"), Wish(384, 320, context=1024))
     sizing = size_up(blueprint, room_of("sim:1GiB"), Wish(384, 320, context=1024))
     assert sizing.encoding.reserved == planner.cost.peak.lasting().reserved()
+
+
+@pytest.mark.parametrize("family", ["qwen2_vl", "glm4v", "qwen3_vl"])
+def test_what_the_decoder_is_given_is_counted_for_several_pictures_too(family: str) -> None:
+    """Pictures that touched were not understood by the model's own code, and their embeddings counted for nothing."""
+    blueprint = Blueprint(family, families.shared(family).config)
+    one, two = (
+        Planner(blueprint, room_of("sim:1GiB"), Wish(112, 112, images=images, context=512)).prompt for images in (1, 2)
+    )
+    assert 0 < one.ahead.held < two.ahead.held
+    assert two.ahead.tokens == two.tokens
+
+
+def test_several_pictures_do_not_look_at_each_other() -> None:
+    """Gemma 3 was said to read 8 pictures of 256 tokens in one step of 2048, where 256 do."""
+    blueprint = Blueprint("gemma3", families.shared("gemma3").config)
+    tokens = blueprint.picture(200, 150).tokens
+    prompt = Planner(blueprint, room_of("sim:1GiB"), Wish(200, 150, images=70, context=512)).prompt
+    assert prompt.largest(512, 1) == tokens
+    assert prompt.largest(512, tokens + 20) == tokens + 20

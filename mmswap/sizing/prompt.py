@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from mmswap.blueprint import Blueprint
 from mmswap.errors import ModelError
@@ -91,13 +92,20 @@ class Prompt:
 def _inputs(blueprint: Blueprint, cost: Cost) -> dict[str, Any]:
     """What the model's forward is given: the pictures' placeholders, `TEXT` tokens of words, and the usual masks."""
     inputs = dict(cost.picture.inputs)
-    marks = inputs["input_ids"]
-    words = torch.full((1, TEXT), 1 if int(marks[0, 0]) != 1 else 2) if marks.numel() else torch.ones(1, TEXT).long()
-    ids = torch.cat([marks, words], dim=1)
+    ids, kinds = _spelled(inputs["input_ids"], cost.images)
     inputs["input_ids"] = ids
     known = inspect.signature(blueprint.model.forward).parameters
-    masks = {"attention_mask": torch.ones_like(ids)}
-    masks |= dict.fromkeys(
-        ("token_type_ids", "mm_token_type_ids"), (torch.arange(ids.shape[1]) < marks.shape[1]).long()[None]
-    )
+    masks = {"attention_mask": torch.ones_like(ids), "token_type_ids": kinds, "mm_token_type_ids": kinds}
     return inputs | {name: mask for name, mask in masks.items() if name in known and name not in inputs}
+
+
+def _spelled(marks: Tensor, images: int) -> tuple[Tensor, Tensor]:
+    """Tokens [1, T] and their kinds (1 in a picture) of placeholders [1, N]: a word between two pictures, as every
+    template has one, for pictures that touch are taken for one; and `TEXT` words at the end.
+    """
+    word = 2 if marks.numel() and int(marks[0, 0]) == 1 else 1
+    pictures = list(marks.chunk(images, dim=1)) if marks.shape[1] % images == 0 else [marks]
+    words = [torch.full((1, 1), word)] * (len(pictures) - 1) + [torch.full((1, max(1, TEXT - len(pictures) + 1)), word)]
+    parts = [part for pair in zip(pictures, words) for part in pair]
+    kinds = [torch.full_like(part, kind) for pair in zip(pictures, words) for part, kind in zip(pair, (1, 0))]
+    return torch.cat(parts, dim=1), torch.cat(kinds, dim=1)
