@@ -26,7 +26,7 @@ class Room:
     Attributes:
         name: for people. total: bytes. held: bytes that are not to be had, by cause.
         link_rate: bytes a second from the host. segments: whether its allocator takes memory in whole segments,
-            as torch's does; a simulated card takes exactly what is missing.
+            as torch's does; a simulated card takes exactly what it is asked for.
         swaps: whether giving up weights makes room there. reasons: where the figures come from.
     """
 
@@ -87,7 +87,7 @@ def _opened(spec: str, reserve: int | None, limit: int | None, link: int | None)
     total, reading = card.total(), card.free()
     reasons = [f"{card.name}: {reading.reason}."]
     if card.spec.startswith("sim:"):
-        reasons = [f"{card.name}, with nothing of this model on it yet; its allocator takes exactly what is missing."]
+        reasons = [f"{card.name}, with nothing of this model on it yet; its allocator takes exactly the bytes it is asked for."]
         card.claim("all of it", total)  # a budget may fall as the card fills: this is what is left of it then
         held = {"beyond the budget": card.overfull()}
     else:

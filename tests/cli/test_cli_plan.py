@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,42 @@ def test_a_page_for_people_and_a_picture(
         assert drawn.size[0] == 1400
         assert drawn.getpixel((2, 2)) == (251, 251, 252)
         assert len(drawn.getcolors(1 << 21)) > 30
+
+
+def test_a_processor_has_no_window_and_no_link(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = run(monkeypatch, capsys, MODEL, "--card", "cpu", "--image", "384x320")
+    assert code == 0
+    for word in ("with a window", "without eviction", "The link is taken", "GB/s"):
+        assert word not in out
+    assert "what the host's kernels take aside" in " ".join(out.split())
+
+
+def test_a_picture_above_the_cap_is_explained_beside_the_limit(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """1344x1344 was asked for and fitted, 896x896 was the largest that fits: the tower makes that of any picture."""
+    code, out, _ = run(monkeypatch, capsys, MODEL, "--card", "sim:1GiB", "--image", "384x320")
+    assert code == 0
+    rows = [line.split() for line in out.splitlines() if line.startswith("picture")]
+    assert rows[0] == ["picture", "(384x320", "asked)", *["any,", "as", "96x80"] * 2]
+    assert rows[1] == ["picture", "(pixels)", "any", "any"]
+    assert ask(monkeypatch, capsys, "--card", "sim:1GiB", "--image", "384x320")["any_image_with_window"] is True
+
+
+def test_what_is_missing_is_one_figure_on_the_page(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = run(monkeypatch, capsys, MODEL, "--card", "sim:8MiB", "--image", "384x320")
+    assert code == 0
+    page = " ".join(out.split())
+    figures = set(re.findall(r"([\d.]+ [KMG]iB) are missing", page))
+    assert len(figures) == 1
+    assert page.count("are missing") == 3  # the headline, the bar that decides, its reason
+    assert re.search(rf"missing +{re.escape(figures.pop())} ", out)
+    assert "too much" not in page
+    assert "deficit" not in page
 
 
 @pytest.mark.parametrize("width", [24, 40, 80, 200])
