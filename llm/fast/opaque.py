@@ -31,7 +31,7 @@ class Opaque:
         if self.cache is not None:
             given[self.cache] = step.cache
         if self.positions is not None:
-            given[self.positions] = step.text_positions()
+            given[self.positions] = step.at
         if self.pair is not None:
             given[self.pair[0]] = step.ropes[self.pair[1]]
         if self.hidden is not None:

@@ -52,32 +52,42 @@ def open_lean(model: Any) -> LeanStep:
     parts = find_parts(model)
     state = RequestState(model)
     with torch.no_grad(), state.watching():
-        try:
-            return _opened(model, parts)
-        except (MmswapError, TypeError, ValueError, KeyError, RuntimeError, AttributeError, IndexError) as error:
-            raise Refused(f"a few tokens of text could not be taken through it: {error}") from error
+        return _opened(model, parts)
+
+
+@contextmanager
+def _running() -> Iterator[None]:
+    """The model's own code, which may have wishes about its prompt that a few tokens do not meet."""
+    try:
+        yield
+    except (MmswapError, TypeError, ValueError, KeyError, RuntimeError, AttributeError, IndexError) as error:
+        raise Refused(f"a few tokens of text could not be taken through it: {error}") from error
 
 
 def _opened(model: Any, parts: Parts) -> LeanStep:
     table: Any = parts.embeddings.weight
     ids = _harmless(model, int(table.shape[0]), PROMPT + STEPS)
     prompt = torch.tensor([ids[:PROMPT]], device=table.device)
-    prepared = prepare(model, {"input_ids": prompt, "attention_mask": torch.ones_like(prompt)}, STEPS + 1)
-    outputs = prepared.model(**first_inputs(prepared), return_dict=True)
+    with _running():
+        prepared = prepare(model, {"input_ids": prompt, "attention_mask": torch.ones_like(prompt)}, STEPS + 1)
+        outputs = prepared.model(**first_inputs(prepared), return_dict=True)
     lean: LeanStep | None = None
     for step, token in enumerate(ids[PROMPT:]):
-        given = next_inputs(prepared, outputs, token)
+        with _running():
+            given = next_inputs(prepared, outputs, token)
         cache = cache_of(given)
         if step == 0:
             if cache is None:
                 raise Refused("its cache is of an unknown kind")
             copied = copy.deepcopy(cache)
-            with seen(parts.decoder, [layer for _, layer in parts.layers]) as sighting, _ends(parts) as ends:
+            layers = [layer for _, layer in parts.layers]
+            with seen(parts.decoder, layers) as sighting, _ends(parts) as ends, _running():
                 outputs = prepared.model(**given, return_dict=True)
             lean = _read(parts, sighting, ends, outputs.logits[:, -1:], model.config)
             running = lean.begin(copied, lean.seen_at)
         else:
-            outputs = prepared.model(**given, return_dict=True)
+            with _running():
+                outputs = prepared.model(**given, return_dict=True)
         assert lean is not None
         _compare(lean(token, running), outputs.logits[0, -1], step)
     assert lean is not None
@@ -132,15 +142,10 @@ def _read(parts: Parts, sighting: Sighting, ends: _Ends, logits: Tensor, config:
         raise Refused("its embeddings or its head ran more than once for one token")
     scale = _scale(ends.embeddings[0].result, layers[0].given)
     norm = _final(sighting, ends.head[0], layers[-1].result)
-    return LeanStep(
-        parts.embeddings,
-        scale,
-        Ropes(ropes),
-        blocks,
-        norm,
-        linear_of(ends.head[0]),
-        _tail(ends.head[0], logits, config),
-    )
+    head, tail = linear_of(ends.head[0]), _tail(ends.head[0], logits, config)
+    modules = [parts.embeddings, parts.head, *(layer for _, layer in parts.layers)]
+    modules += [call.module for call in sighting.norms]
+    return LeanStep(parts.embeddings, scale, Ropes(ropes), blocks, norm, head, tail, modules)
 
 
 def _used(sighting: Sighting) -> list[Call]:

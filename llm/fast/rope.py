@@ -43,13 +43,12 @@ class Ropes:
         asked = [value for call in self.calls if (value := _integers(call.args, call.kwargs)) is not None]
         return int(asked[0].max()) if asked else None
 
-    def positions(self, h: Tensor, position: int) -> list[Tensor]:
-        """One tensor of positions for each module, in the shape in which it takes them."""
-        return [torch.full((*shape[:-2], h.shape[0], 1), position, device=h.device) for shape in self._shapes]
-
-    def at(self, h: Tensor, positions: list[Tensor]) -> list[Pair]:
-        """The pairs for `positions`, each beside the index of its call."""
-        return [self._call(call, h, position) for call, position in zip(self.calls, positions)]
+    def at(self, h: Tensor, position: Tensor) -> list[Pair]:
+        """The pair of each call for the token `h [B, 1, H]` at `position`, int32 [1, 1]."""
+        return [
+            self._call(call, h, position.expand(*shape[:-2], h.shape[0], 1))
+            for call, shape in zip(self.calls, self._shapes)
+        ]
 
     @contextmanager
     def noting(self) -> Iterator[Noted]:

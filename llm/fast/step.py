@@ -7,54 +7,19 @@ every call, so that evicting and restoring them goes on as before.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from mmswap.llm.fast.attention import Attention
 from mmswap.llm.fast.blocks import Block
 from mmswap.llm.fast.linear import Linear
 from mmswap.llm.fast.mlp import Gated, Opaque
 from mmswap.llm.fast.norm import Norm
-from mmswap.llm.fast.rope import Pair, Ropes
-from mmswap.llm.ops import resolve
+from mmswap.llm.fast.rope import Ropes
+from mmswap.llm.fast.state import State
 
 Tail = Callable[[Tensor], Tensor]
-
-
-@dataclass(slots=True)
-class State:
-    """One request on its way: its cache and the position of its next token.
-
-    Attributes:
-        ropes: the pairs (cos, sin) of the token that is under way.
-        length: tokens in the cache, this one included: int32 [1] on the card.
-    """
-
-    cache: Any
-    position: int
-    tokens: int
-    ropes: list[Pair] = field(default_factory=list)
-    length: Tensor | None = None
-    _positions: Tensor | None = None
-    _look: Callable[..., Tensor] | None = None
-
-    def attend(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Store the token's key and value and look at all that there are: q [B,Hq,1,D] -> [B,Hq,1,Dv]."""
-        keys, values = self.cache.layers[layer.index].update(k, v)
-        if 0 < layer.window < keys.shape[2]:  # a cache that does not forget
-            keys, values = keys[:, :, -layer.window :], values[:, :, -layer.window :]
-        given = (q, keys, values, self.length, layer.scale, layer.soft_cap, None, None, layer.sinks, None)
-        if self._look is None:
-            self._look, _, _ = resolve("decode_attention", *given)
-        return self._look(*given)
-
-    def text_positions(self) -> Tensor:
-        """int64 [1, 1]: the position as modules without axes take it."""
-        assert self._positions is not None
-        return self._positions
 
 
 class LeanStep:
@@ -62,6 +27,9 @@ class LeanStep:
 
     Attributes:
         opaque: why some layers keep their own attention; empty if none does.
+
+    Args:
+        modules: all that hold weights of it.
     """
 
     def __init__(
@@ -73,12 +41,16 @@ class LeanStep:
         norm: Norm | None,
         head: Linear,
         tail: Tail | None,
+        modules: list[nn.Module],
     ) -> None:
         self._embeddings, self._scale = embeddings, scale
         self._ropes, self._blocks = ropes, blocks
         self._norm, self._head, self._tail = norm, head, tail
+        self._modules = modules
         self.opaque = sorted({why for block in blocks if (why := getattr(block.body, "why", None))})
         self.noting, self.seen_at = ropes.noting, ropes.seen_at
+        table: Any = embeddings.weight
+        self._control = torch.zeros(4, dtype=torch.int32, device=table.device)
         self._layers = sum(not isinstance(block.body, (Gated, Opaque)) for block in blocks)
         self._joins = [block.pre for block in blocks[1:]] + [norm]
 
@@ -89,22 +61,29 @@ class LeanStep:
 
     def begin(self, cache: Any, position: int | None) -> State:
         """The state of a request whose prompt is in `cache`; its next token stands at `position`."""
-        tokens = int(cache.get_seq_length())
-        return State(cache, tokens if position is None else position, tokens)
+        return State(cache, position, self._control, direct=not self.opaque)
+
+    @property
+    def device(self) -> torch.device:
+        """Where it runs."""
+        return self._control.device
+
+    def addresses(self) -> tuple[int, ...]:
+        """Where its weights lie."""
+        return tuple(tensor.data_ptr() for part in self._modules for tensor in (*part.parameters(), *part.buffers()))
 
     @torch.inference_mode()
     def __call__(self, token: int, state: State) -> Tensor:
         """The logits [V] of the token that follows `token`, which goes into the state's cache."""
-        weight: Any = self._embeddings.weight
-        ids = torch.tensor([[token]], device=weight.device)
-        x = self._embeddings(ids)
+        state.put(token)
+        return self.forward(state)
+
+    def forward(self, state: State) -> Tensor:
+        """The same for the token that `state` holds on the card; nothing in it depends on the host's numbers."""
+        x = self._embeddings(state.ids)
         if self._scale != 1.0:
             x = x * self._scale
-        positions = self._ropes.positions(x, state.position)
-        state.ropes = self._ropes.at(x, positions)
-        state._positions = ids.new_tensor([[state.position]])
-        state.tokens += 1
-        state.length = ids.new_tensor([state.tokens], dtype=torch.int32)
+        state.ropes = self._ropes.at(x, state.at)
         first = self._blocks[0].pre
         h = x if first is None else first(x)
         for block, norm in zip(self._blocks, self._joins):
@@ -116,5 +95,4 @@ class LeanStep:
             else:
                 h, x = norm.joined(y, x)
         logits = self._head(h)
-        state.position += 1
         return (logits if self._tail is None else self._tail(logits))[0, -1]
