@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -22,6 +23,17 @@ _BITS |= {"U64": 64, "U32": 32, "U16": 16, "F8_E4M3": 8, "F8_E5M2": 8, "C64": 64
 
 
 @dataclass(frozen=True, slots=True)
+class Entry:
+    """Where one tensor lies: bytes `start` to `start + nbytes` of `file`; `dtype` as safetensors writes it."""
+
+    file: Path
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpoint:
     """What the weight files of a folder hold.
 
@@ -29,11 +41,13 @@ class Checkpoint:
         files: the files that are loaded, in order of name; others are ignored.
         nbytes: bytes of all tensors.
         dtypes: bytes by safetensors dtype (`BF16`, `F32`, ...).
+        tensors: every tensor by name, where the index places it.
     """
 
     files: tuple[Path, ...]
     nbytes: int
     dtypes: dict[str, int]
+    tensors: Mapping[str, Entry] = field(default_factory=dict)
 
 
 def check_checkpoint(folder: Path) -> Checkpoint:
@@ -48,13 +62,21 @@ def check_checkpoint(folder: Path) -> Checkpoint:
         names: Iterable[str] = sorted(set(placed.values()))
     elif (folder / _SINGLE).is_file():
         placed, names = {}, (_SINGLE,)
+    elif len(alone := sorted(folder.glob("*.safetensors"))) == 1:  # old quantised repositories name it as they like
+        placed, names = {}, (alone[0].name,)
     else:
         raise ModelError(f"{folder} holds no weights: neither {_SINGLE} nor {_INDEX} is there.")
-    headers = {name: _read_header(folder / name) for name in names}
+    found = {name: _read_header(folder / name) for name in names}
     for tensor, name in placed.items():
-        if tensor not in headers[name]:
+        if tensor not in found[name]:
             raise ModelError(f"{name} lacks the tensor {tensor} that {_INDEX} places there: download the model again.")
-    return _summed(folder, headers)
+    tensors: dict[str, Entry] = {}
+    for name, held in found.items():
+        tensors |= {tensor: entry for tensor, entry in held.items() if placed.get(tensor, name) == name}
+    dtypes: Counter[str] = Counter()
+    for entry in tensors.values():
+        dtypes[entry.dtype] += entry.nbytes
+    return Checkpoint(tuple(folder / name for name in found), dtypes.total(), dict(dtypes), tensors)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -85,8 +107,8 @@ def _read_index(index: Path) -> dict[str, str]:
     return placed
 
 
-def _read_header(path: Path) -> dict[str, Any]:
-    """The header of a safetensors file whose size was found to be what the header promises."""
+def _read_header(path: Path) -> dict[str, Entry]:
+    """The tensors of a safetensors file whose size was found to be what its header promises."""
     name = path.name
     if not path.is_file():
         raise ModelError(f"{name} is missing from {path.parent}: the download is not complete.")
@@ -107,7 +129,12 @@ def _read_header(path: Path) -> dict[str, Any]:
     expected = 8 + length + _data_bytes(name, tensors)
     if size != expected:
         raise ModelError(f"{name} is damaged ({_sizes(size, expected)}): download it again.")
-    return tensors
+    return {key: _entry(path, 8 + length, value) for key, value in tensors.items()}
+
+
+def _entry(path: Path, begin: int, value: Mapping[str, Any]) -> Entry:
+    start, stop = value["data_offsets"]
+    return Entry(path, value["dtype"], tuple(value["shape"]), begin + start, stop - start)
 
 
 def _data_bytes(name: str, tensors: dict[str, Any]) -> int:
@@ -131,12 +158,3 @@ def _data_bytes(name: str, tensors: dict[str, Any]) -> int:
 def _sizes(found: int, expected: int | None) -> str:
     wanted = "" if expected is None else f", expected {expected} ({format_bytes(expected)})"
     return f"found {found} bytes ({format_bytes(found)}){wanted}"
-
-
-def _summed(folder: Path, headers: dict[str, dict[str, Any]]) -> Checkpoint:
-    dtypes: dict[str, int] = {}
-    for tensors in headers.values():
-        for value in tensors.values():
-            start, stop = value["data_offsets"]
-            dtypes[value["dtype"]] = dtypes.get(value["dtype"], 0) + stop - start
-    return Checkpoint(tuple(folder / name for name in headers), sum(dtypes.values()), dtypes)

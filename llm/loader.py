@@ -1,32 +1,33 @@
-"""Load a model from a folder or the hub onto the host. Knows transformers' auto classes, no card.
+"""A model from a folder or the hub, onto the host. Knows transformers' configs and which dtype is right, no card.
 
 `load_model("folder")` checks the files first (milliseconds, nothing allocated), then loads by the one path that every
-checkpoint takes, and refuses a model of which a weight would have stayed random.
+checkpoint takes (`loading.py`), plain or in 4 bits.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 from transformers import AutoConfig, AutoModelForImageTextToText
-from transformers.utils import logging as library_logging
 
 from mmswap.errors import ModelError
 from mmswap.llm.checkpoint import Checkpoint, check_checkpoint, read_json
+from mmswap.llm.loading import Options, Rounded4, first_sentence, load_tensors
+from mmswap.llm.progress import Progress
+from mmswap.llm.quant import which
+from mmswap.llm.quant.section import section_of
 from mmswap.llm.source import resolve_source
+from mmswap.llm.tensors import Later
 from mmswap.units import MIB, format_bytes
 
 _LOG = logging.getLogger("mmswap")
 _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _SMALL = 200 * MIB  # below this, slow kernels are not felt
-
-Progress = Callable[[int, int], None]
 
 
 def load_model(
@@ -35,15 +36,25 @@ def load_model(
     dtype: torch.dtype | str = "auto",
     attention: str = "sdpa",
     trust_remote_code: bool = False,
+    quantize: Rounded4 | None = None,
+    prepare: Callable[[Any], None] | None = None,
     progress: Progress | None = None,
+    say: Callable[[str], None] = _LOG.info,
 ) -> Any:
     """An image-text-to-text model on the host, in eval mode, without gradients.
+
+    What the files hold in 4 bits stays so: `QuantLinear` stands in place of a linear layer, `QuantStack` in place of
+    the weights of many experts.
 
     Args:
         source: a folder, or an id on the hub.
         dtype: a torch dtype, or `auto`: what the checkpoint is stored in.
         attention: `sdpa` or `eager`.
+        quantize: round the decoder's plain weights to 4 bits as they come.
+        prepare: called with the model on meta, before any weight is read; parameters are loaded in the dtype that they
+            have afterwards.
         progress: called with (tensors loaded, tensors in all).
+        say: told every decision with its reason.
 
     Raises:
         ModelError: damaged or incomplete files, a model of another kind, weights that are missing.
@@ -51,27 +62,27 @@ def load_model(
     folder = resolve_source(source, trust_remote_code=trust_remote_code)
     checkpoint = check_checkpoint(folder)
     config = load_config(folder, trust_remote_code=trust_remote_code)
-    wanted = stored_dtype(config, checkpoint) if isinstance(dtype, str) else dtype
-    more = {"config": config, "dtype": wanted, "trust_remote_code": trust_remote_code}
-    more |= {"output_loading_info": True, "ignore_mismatched_sizes": True}  # both so that `_complete` can name tensors
-    with _progress_to(progress):
-        try:
-            model, told = _from_pretrained(folder, attention, more)
-        except (OSError, ValueError, RuntimeError, ImportError, KeyError) as error:
-            raise ModelError(f"{folder} cannot be loaded as {config.model_type}: {_sentence(error)}") from error
-    _complete(folder, told)
-    return model.eval().requires_grad_(False)
+    found = which(_described(folder), checkpoint.tensors)
+    options = Options(
+        dtype=stored_dtype(config, checkpoint) if isinstance(dtype, str) else dtype,
+        attention=attention,
+        trust_remote_code=trust_remote_code,
+        quantize=quantize,
+        prepare=prepare,
+        progress=progress,
+        say=say,
+    )
+    tensors = {name: Later(entry) for name, entry in checkpoint.tensors.items()}
+    return load_tensors(folder, tensors, found, config, AutoModelForImageTextToText, options)
 
 
-def _from_pretrained(folder: Path, attention: str, more: dict[str, Any]) -> Any:
-    """(model, loading info); a model that cannot do with `sdpa` is given `eager`, and that is said."""
-    try:
-        return AutoModelForImageTextToText.from_pretrained(folder, attn_implementation=attention, **more)
-    except ValueError as error:
-        if attention == "eager" or "scaled_dot_product_attention" not in str(error):
-            raise
-    _LOG.warning("%s has no %s attention: eager is used, which takes more memory.", folder, attention)
-    return AutoModelForImageTextToText.from_pretrained(folder, attn_implementation="eager", **more)
+def _described(folder: Path) -> dict[str, Any]:
+    """config.json; what old repositories say of their quantisation in a file of its own is put into it."""
+    said = read_json(folder / "config.json")
+    own = folder / "quantize_config.json"
+    if section_of(said) is None and own.is_file():
+        said["quantization_config"] = read_json(own)
+    return said
 
 
 def load_config(folder: Path, *, trust_remote_code: bool = False) -> Any:
@@ -86,7 +97,7 @@ def load_config(folder: Path, *, trust_remote_code: bool = False) -> Any:
     except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
         raise ModelError(
             f"{folder / 'config.json'} ({named}) is not understood by transformers {transformers.__version__}: "
-            f"{_sentence(error)}"
+            f"{first_sentence(error)}"
         ) from None
     remote = "AutoModelForImageTextToText" in (getattr(config, "auto_map", None) or {})
     if not remote and type(config) not in AutoModelForImageTextToText._model_mapping:
@@ -130,62 +141,3 @@ def _half_is_fast() -> bool:
         return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
     except (AttributeError, RuntimeError):
         return False
-
-
-def _complete(folder: Path, told: dict[str, Any]) -> None:
-    """Refuse random weights: a checkpoint that lacks a tensor, or holds one of another shape."""
-    for kind, why in (("missing_keys", "lacks"), ("mismatched_keys", "has other shapes for")):
-        keys = sorted(str(key[0] if isinstance(key, tuple) else key) for key in told.get(kind) or ())
-        if keys:
-            more = f" and {len(keys) - 5} more" if len(keys) > 5 else ""
-            raise ModelError(f"{folder} {why} {', '.join(keys[:5])}{more}: these weights would be random.")
-    unused = sorted(map(str, told.get("unexpected_keys") or ()))
-    if unused:
-        _LOG.warning("%s holds %d tensors that the model does not use, such as %s.", folder, len(unused), unused[0])
-
-
-def _sentence(error: BaseException) -> str:
-    """The first line of a library's error, without its advice."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[0] if lines else type(error).__name__).rstrip(".") + "."
-
-
-class _Counter:
-    """Stands in for transformers' progress bar and hands the counts on."""
-
-    def __init__(self, items: Iterable[Any] | None, progress: Progress | None, total: int | None) -> None:
-        self._items, self._progress = items if items is not None else (), progress
-        self._total = total if total is not None else len(items) if hasattr(items, "__len__") else 0  # type: ignore[arg-type]
-
-    def __iter__(self) -> Iterator[Any]:
-        for count, item in enumerate(self._items, start=1):
-            yield item
-            if self._progress is not None:
-                self._progress(count, max(self._total, count))
-
-    def __enter__(self) -> _Counter:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *_, **__: None
-
-
-@contextmanager
-def _progress_to(progress: Progress | None) -> Iterator[None]:
-    """Hand transformers' loading progress to `progress`, or to nobody; its own bar stays away."""
-    hook = getattr(library_logging, "set_tqdm_hook", None)
-    if hook is None:
-        yield
-        return
-
-    def count(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Counter:
-        return _Counter(args[0] if args else kwargs.get("iterable"), progress, kwargs.get("total"))
-
-    before = hook(count)
-    try:
-        yield
-    finally:
-        hook(before)

@@ -16,16 +16,27 @@ from transformers.initialization import no_init_weights
 from mmswap.errors import ModelError
 
 
-def build(config: Any, attention: str, dtype: torch.dtype) -> tuple[Any, str]:
+def build(
+    config: Any,
+    attention: str,
+    dtype: torch.dtype,
+    auto: Any = AutoModelForImageTextToText,
+    *,
+    trust_remote_code: bool = False,
+) -> tuple[Any, str]:
     """(the model on meta, in eval mode; the attention that it took: `eager` where the family has no `sdpa`).
+
+    Args:
+        auto: transformers' class that makes models of this kind.
 
     Raises:
         ModelError: no model can be built from this config; the sentence says why.
     """
+    more = {"trust_remote_code": True} if trust_remote_code else {}
     for kind in dict.fromkeys((attention, "eager")):
         try:
             with torch.device("meta"), no_init_weights():
-                model = AutoModelForImageTextToText.from_config(config, dtype=dtype, attn_implementation=kind)
+                model = auto.from_config(config, dtype=dtype, attn_implementation=kind, **more)
             model.tie_weights()  # left out together with the initialisation; a tied head counts once
             return model.eval().requires_grad_(False), kind
         except Exception as error:  # whatever model code raises when its config makes no sense

@@ -19,6 +19,7 @@ from mmswap.llm.quant.scheme import OTHERWISE, Scheme, checked, four_bits, group
 
 MAIN = "qweight"
 SUFFIXES = ("qweight", "qzeros", "scales")
+OUTPUTS = ("scales", 1)  # a tensor, and which of its dimensions counts the outputs
 ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 _PLACES = [ORDER.index(output) for output in range(8)]  # the nibble that holds each of eight outputs
 

@@ -31,6 +31,7 @@ from mmswap.llm.quant.scheme import (
 
 MAIN = "weight_packed"
 SUFFIXES = ("weight_packed", "weight_scale", "weight_shape", "weight_zero_point", "weight_g_idx")
+OUTPUTS = ("weight_packed", 0)  # a tensor, and which of its dimensions counts the outputs
 _FORMAT = "pack-quantized"
 _GROUPED = ("group", "channel", "tensor")
 

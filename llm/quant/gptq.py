@@ -31,6 +31,7 @@ from mmswap.llm.quant.scheme import (
 
 MAIN = "qweight"
 SUFFIXES = ("qweight", "qzeros", "scales", "g_idx")
+OUTPUTS = ("scales", 1)  # a tensor, and which of its dimensions counts the outputs
 _LESS_ONE = {"gptq": True, "gptq_v2": False}
 
 

@@ -6,7 +6,7 @@ then `read(stored, tensors)` for each module as its tensors come.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -84,6 +84,19 @@ def which(config: Mapping[str, Any], names: Iterable[str]) -> Which:
     method = _METHODS[kind]
     stored = {module: _stored(method, section, module, held[module]) for module in packed}
     return Which(stored, _sentence(stored, method.not_converted(section)))
+
+
+def rows_of(stored: Stored, shapes: Mapping[str, Sequence[int]]) -> int:
+    """Outputs of a module, by the shapes of the file's tensors.
+
+    Raises:
+        ModelError: the tensor that tells them is missing or no matrix.
+    """
+    suffix, dimension = _METHODS[stored.scheme.method].OUTPUTS
+    shape = shapes.get(f"{stored.name}.{suffix}", ())
+    if len(shape) != 2:
+        raise ModelError(f"{stored.name} is quantised and its {suffix} is missing or no matrix: download it again.")
+    return int(shape[dimension])
 
 
 def read(stored: Stored, tensors: Mapping[str, Tensor]) -> tuple[Packed4, Tensor | None]:

@@ -10,7 +10,7 @@ import torch
 from stored_layers import awq, compressed, gptq
 
 from mmswap.errors import ModelError
-from mmswap.llm.quant import place, read, which
+from mmswap.llm.quant import read, which
 from mmswap.llm.quant.ignore import listed
 from mmswap.llm.quant.names import core
 
@@ -51,30 +51,6 @@ def test_tower_stays_plain_under_any_name(tower: str, language: str, entries: li
     if entries:
         assert listed(seen, entries) == entries[0], "the entry names the tower in every version's spelling"
         assert listed(packed, entries) is None
-
-
-@pytest.mark.parametrize(("tower", "language"), list(itertools.product(TOWERS, LANGUAGES)))
-def test_file_finds_its_modules_in_the_model(tower: str, language: str) -> None:
-    modules = ["model.visual.blocks.0.mlp.gate_proj", "model.language_model.layers.0.mlp.gate_proj", "lm_head"]
-    names = [f"{tower}blocks.0.mlp.gate_proj", f"{language}layers.0.mlp.gate_proj", "lm_head"]
-    assert place(names, modules) == dict(zip(names, modules))
-    assert place(["language_model.lm_head"], modules) == {"language_model.lm_head": "lm_head"}
-
-
-def test_modules_that_the_model_has_not_are_listed() -> None:
-    with pytest.raises(ModelError, match=r"file holds model\.extra\.gate_proj, visual\.layers\.0,"):
-        place(["visual.layers.0", "model.extra.gate_proj", "layers.0"], ["model.language_model.layers.0"])
-    with pytest.raises(ModelError, match=r"and 4 more"):
-        place([f"x{index}" for index in range(9)], ["model.layers.0"])
-
-
-def test_two_modules_of_one_core_must_be_named_in_full() -> None:
-    modules = ["model.layers.0", "text_model.layers.0"]
-    assert place(modules, modules) == dict(zip(modules, modules))
-    with pytest.raises(ModelError, match=r"language_model\.layers\.0"):
-        place(["language_model.layers.0"], modules)
-    with pytest.raises(ModelError, match=r"model\.layers\.0, layers\.0|layers\.0, model\.layers\.0"):
-        place(["model.layers.0", "layers.0"], ["language_model.layers.0"])
 
 
 @pytest.mark.parametrize(

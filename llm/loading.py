@@ -1,0 +1,175 @@
+"""The one path by which every checkpoint becomes a model on the host: plain, in 4 bits, or rounded to 4 bits. Knows
+transformers' models and tensors that are read when asked for, no card.
+
+    model = load_tensors("folder", tensors, found, config, AutoModelForImageTextToText, options)
+
+Weights are read one at a time, by plain reads: beside the model there is never more than one of its weights. A model of
+which a weight would have stayed random is refused.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import GenerationConfig
+
+from mmswap.errors import ModelError
+from mmswap.llm.hook import Hook
+from mmswap.llm.packing import Packing
+from mmswap.llm.parts import find_parts
+from mmswap.llm.progress import Progress, progress_to
+from mmswap.llm.quant import Which
+from mmswap.llm.renaming import Names
+from mmswap.llm.rounding import Rounding
+from mmswap.llm.skeleton import build
+
+_LOG = logging.getLogger("mmswap")
+_SECTIONS = ("quantization_config", "compression_config")
+
+
+@dataclass(frozen=True, slots=True)
+class Rounded4:
+    """`--quantize int4`. `head`: the output head too (`--quantize-head`)."""
+
+    head: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How to load; the arguments of `load_model`, where they are explained."""
+
+    dtype: torch.dtype
+    attention: str = "sdpa"
+    trust_remote_code: bool = False
+    quantize: Rounded4 | None = None
+    prepare: Callable[[Any], None] | None = None
+    progress: Progress | None = None
+    say: Callable[[str], None] = field(default=_LOG.info)
+
+
+def load_tensors(
+    source: Path, tensors: Mapping[str, Any], found: Which, config: Any, auto: Any, options: Options
+) -> Any:
+    """The model of `config`, with these tensors.
+
+    Args:
+        source: where they are from, for messages and for the generation config.
+        tensors: by name in the file: tensors, or `Later`s.
+        found: which of them are in 4 bits.
+        auto: transformers' class that makes models of this kind.
+
+    Raises:
+        ModelError: weights that are missing, of other shapes, or that cannot be read.
+    """
+    config = _plain(config)
+    skeleton, attention = build(
+        config, options.attention, options.dtype, auto, trust_remote_code=options.trust_remote_code
+    )
+    if attention != options.attention:
+        _LOG.warning("%s has no %s attention: eager is used, which takes more memory.", source, options.attention)
+    names = Names(skeleton)
+    packing = Packing(found, tensors, names, options.dtype)
+    _untie(config, skeleton, packing)
+    rounding = _rounding(skeleton, packing, options)
+    kind = type(skeleton)
+    del skeleton
+
+    def prepare(model: Any) -> None:
+        if options.prepare is not None:
+            options.prepare(model)
+        packing.clear(model)
+
+    hook = Hook(
+        rules=names.transforms,
+        prepare=prepare,
+        wants=rounding.wants if rounding else lambda _: False,
+        take=rounding.take if rounding else _nothing,
+    )
+    more = {"config": config, "dtype": options.dtype, "attn_implementation": attention}
+    more |= {"output_loading_info": True, "ignore_mismatched_sizes": True}  # both so that `_complete` can name tensors
+    done, total = 0, 0
+
+    def count(at: int, of: int) -> None:
+        nonlocal done, total
+        done, total = at, of + len(packing)
+        if options.progress is not None:
+            options.progress(done, total)
+
+    with progress_to(count):
+        try:
+            plain = {names.settled(name): tensor for name, tensor in tensors.items() if name not in packing.taken}
+            model, told = kind.from_pretrained(None, state_dict=plain, quantization_config=hook.config(), **more)
+        except (OSError, ValueError, RuntimeError, ImportError, KeyError) as error:
+            raise ModelError(f"{source} cannot be loaded as {config.model_type}: {first_sentence(error)}") from error
+    _complete(source, told)
+    packing.fill(model, lambda: count(done + 1, total - len(packing)))
+    if rounding is not None:
+        rounding.finish(model)
+        options.say(rounding.sentence())
+    elif len(packing):
+        options.say(f"Weights: {found.reason}.")
+    return _dressed(model, source).eval().requires_grad_(False)
+
+
+def first_sentence(error: BaseException) -> str:
+    """The first line of a library's error, without its advice."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[0] if lines else type(error).__name__).rstrip(".") + "."
+
+
+def _plain(config: Any) -> Any:
+    """A copy of the config without what it says of quantisation: transformers would ask for a package that computes."""
+    config = copy.deepcopy(config)
+    for holder in (config, *(getattr(config, name, None) for name in getattr(config, "sub_configs", {}))):
+        for section in _SECTIONS:
+            if holder is not None and getattr(holder, section, None) is not None:
+                delattr(holder, section)
+    return config
+
+
+def _untie(config: Any, skeleton: nn.Module, packing: Packing) -> None:
+    """A head that the file holds in 4 bits is its own, whatever the config says."""
+    parts = find_parts(skeleton)
+    if parts.tied and f"{parts.head_name}.weight" in packing.targets:
+        for holder in (config, config.get_text_config(decoder=True)):
+            holder.tie_word_embeddings = False
+
+
+def _rounding(skeleton: nn.Module, packing: Packing, options: Options) -> Rounding | None:
+    if options.quantize is None:
+        return None
+    if len(packing):
+        options.say(f"--quantize int4 changes nothing: {len(packing)} weights are stored in 4 bits already.")
+        return None
+    return Rounding(find_parts(skeleton), options.dtype, head=options.quantize.head)
+
+
+def _dressed(model: Any, source: Path) -> Any:
+    """With the generation config of its folder, and its name."""
+    model.config.name_or_path = str(source)
+    if (source / "generation_config.json").is_file() and model.can_generate():
+        model.generation_config = GenerationConfig.from_pretrained(source)
+    return model
+
+
+def _complete(source: Path, told: Mapping[str, Iterable[Any]]) -> None:
+    """Refuse random weights: a checkpoint that lacks a tensor, or holds one of another shape."""
+    for kind, why in (("missing_keys", "lacks"), ("mismatched_keys", "has other shapes for")):
+        keys = sorted(str(key[0] if isinstance(key, tuple) else key) for key in told.get(kind) or ())
+        if keys:
+            more = f" and {len(keys) - 5} more" if len(keys) > 5 else ""
+            raise ModelError(f"{source} {why} {', '.join(keys[:5])}{more}: these weights would be random.")
+    unused = sorted(map(str, told.get("unexpected_keys") or ()))
+    if unused:
+        _LOG.warning("%s holds %d tensors that the model does not use, such as %s.", source, len(unused), unused[0])
+
+
+def _nothing(*_: Any) -> None:
+    """Takes no weight."""
