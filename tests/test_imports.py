@@ -40,6 +40,7 @@ FLOORS = {
     "mmswap.server": 5,
 }
 NEVER_NEEDED = ("torchvision", "accelerate", "amdsmi", "torch.distributed", "triton")
+TRITON = "mmswap.llm.ops.triton."  # its files are imported when Triton is there
 PURE = (
     "mmswap.swap.plan",
     "mmswap.swap.fit",
@@ -126,6 +127,7 @@ def test_nothing_needs_the_packages_that_windows_wheels_lack() -> None:
         for name, names in used.items()
         for imported in names
         if any(imported == never or imported.startswith(never + ".") for never in NEVER_NEEDED)
+        and not (name.startswith(TRITON) and imported.split(".")[0] == "triton")
     ]
     assert wrong == []
 

@@ -1,0 +1,75 @@
+"""How each kernel is cut, by family of card: the table, and the choice for a shape. Imports no Triton.
+
+    choose("w4_gemv", card, (outputs, padded, group))      # what tuning found for that shape, else the table's first
+
+A row of the table lists few, sensible configurations. `tuning.py` measures them at load and fills `tuned`; a shape that
+was not tuned takes the first. `benchmarks/isa.csv` shows what each compiles to. None was timed on a card.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from mmswap.llm.ops.triton.arch import INTERPRETER, Card
+
+Shape = tuple[int, int, int]
+
+
+class Config(NamedTuple):
+    """What one program takes.
+
+    Attributes:
+        rows: weight rows (for `decode_attention`: query heads of one key head).
+        columns: words of a row at a time (`gemv`: pairs of numbers; `decode_attention`: slots, of heads of 128
+            channels).
+        warps: warps of the program.
+        inputs: input rows (`w4_small`).
+    """
+
+    rows: int
+    columns: int
+    warps: int
+    inputs: int = 1
+
+
+_GEMV = (Config(8, 128, 4), Config(4, 128, 2), Config(4, 256, 4), Config(2, 128, 1))
+_SMALL = (Config(8, 128, 4, 4), Config(4, 128, 4, 4), Config(8, 128, 4, 2), Config(4, 128, 4, 8))
+_SKINNY = (Config(8, 256, 4), Config(4, 256, 4), Config(4, 512, 4), Config(2, 256, 1))
+_UNPACK = (Config(4, 128, 4), Config(8, 128, 4))
+_ATTENTION = (Config(4, 8, 4), Config(2, 16, 4), Config(1, 32, 4), Config(4, 16, 8))
+_LANES32 = {"w4_gemv": _GEMV, "w4_small": _SMALL, "expert_gemv": _GEMV, "gemv": _SKINNY, "dequantise": _UNPACK,
+            "decode_attention": _ATTENTION}  # fmt: skip
+_LANES64: dict[str, tuple[Config, ...]] = {
+    "w4_gemv": (Config(8, 256, 4), Config(4, 256, 4)),
+    "w4_small": (Config(4, 256, 4, 4),),
+    "expert_gemv": (Config(8, 256, 4), Config(4, 256, 4)),
+    "gemv": (Config(8, 512, 4), Config(4, 512, 4)),
+    "dequantise": (Config(4, 256, 4),),
+    "decode_attention": (Config(4, 16, 4), Config(2, 16, 4)),
+}
+_LARGE: dict[str, tuple[Config, ...]] = {
+    "w4_gemv": (Config(64, 32, 1),),
+    "w4_small": (Config(64, 32, 1, 4),),
+    "expert_gemv": (Config(64, 32, 1),),
+    "gemv": (Config(64, 128, 1),),
+    "dequantise": (Config(64, 128, 1),),
+    "decode_attention": (Config(4, 64, 1),),
+}
+"""For the interpreter, whose time goes by programs."""
+
+TABLE: dict[str, dict[str, tuple[Config, ...]]] = {
+    "rdna3": _LANES32,
+    "rdna4": _LANES32,
+    "cuda": _LANES32,
+    "cdna": _LANES64,
+    INTERPRETER: _LARGE,
+}
+"""Family of cards -> kernel -> configurations, the default first."""
+
+tuned: dict[tuple[str, Shape], Config] = {}
+"""(kernel, shape) -> what was fastest on the card of this process."""
+
+
+def choose(kernel: str, card: Card, shape: Shape) -> Config:
+    """The configuration for a shape, without measuring anything."""
+    return tuned.get((kernel, shape)) or TABLE[card.family][kernel][0]
