@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 from mmswap.card import Card
 from mmswap.card.fill import fill, most_within
+from mmswap.config import SMALLEST_CHUNK
 from mmswap.errors import ContextOverflow, OptionError, UserError
-from mmswap.llm.memory import SMALLEST_CHUNK, TextMemory
+from mmswap.llm.memory import TextMemory
 from mmswap.units import format_apart, format_bytes
 
 Say = Callable[[str], None]

@@ -12,6 +12,7 @@ from typing import Any
 
 from mmswap.card import Card, Reading
 from mmswap.card.fill import over_once_placed
+from mmswap.config import SMALLEST_CHUNK
 from mmswap.errors import DoesNotFit
 from mmswap.llm.division import Ahead
 from mmswap.swap.dry_run import DryRun
@@ -19,7 +20,6 @@ from mmswap.swap.peak import Peak
 from mmswap.swap.replay import ARENA
 from mmswap.units import format_apart, format_bytes
 
-SMALLEST_CHUNK = 16
 STEP = 64
 PAGE = 64  # tokens by which the claim on the KV cache grows
 

@@ -10,6 +10,7 @@ from mmswap.errors import OptionError
 from mmswap.units import parse_bytes
 
 SMALLEST_LIMIT = 256  # bytes; a bare number below is a size whose unit was forgotten
+SMALLEST_CHUNK = 16  # prompt tokens of one forward pass; no smaller step is tried
 
 
 @dataclass(frozen=True, slots=True)

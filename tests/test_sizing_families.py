@@ -12,9 +12,10 @@ from transformers import DynamicCache
 from mmswap.card import SimulatedCard
 from mmswap.llm.parts import find_parts
 from mmswap.sizing.cache import layout_of, shortened
-from mmswap.sizing.groups import EMBEDDINGS, HEAD, LAYERS, PROJECTOR, TOWER, weigh
+from mmswap.sizing.groups import weigh
 from mmswap.sizing.kv import KV_FORMATS
 from mmswap.sizing.packing import packed_bytes
+from mmswap.sizing.weights import EMBEDDINGS, HEAD, LAYERS, PROJECTOR, TOWER
 from mmswap.swap.dry_run import cache_argument
 from mmswap.swap.fake import fake_twin
 from mmswap.swap.intercept import intercepted

@@ -13,16 +13,15 @@ from mmswap.errors import ModelError, OptionError
 from mmswap.runtime import carried_model
 from mmswap.sizing import Wish, room_of, size_up
 from mmswap.sizing.planner import Planner
-from mmswap.vision.cache import tensor_bytes
 
 
 def test_what_cross_attention_looks_at_does_not_grow_with_the_context() -> None:
     """Llama 3.2 Vision was said to miss 1.1 GiB on a card of 24 GiB: a picture's states counted for every 65 tokens."""
     blueprint = Blueprint("mllama", families.shared("mllama").config)
     prompt = Planner(blueprint, room_of("sim:1GiB"), Wish(150, 110, context=512)).prompt
-    seen = tensor_bytes(dict(prompt.ahead.extra))
-    assert 0 < seen <= prompt.ahead.held
-    words = (prompt.ahead.held - seen) // prompt.ahead.tokens
+    given = prompt.given
+    assert given.seen > 0
+    words = (given.words + given.masks) // given.tokens
     assert prompt.held(2048) - prompt.held(1024) == pytest.approx(1024 * words, abs=2048)
 
 
@@ -86,8 +85,8 @@ def test_what_the_decoder_is_given_is_counted_for_several_pictures_too(family: s
     one, two = (
         Planner(blueprint, room_of("sim:1GiB"), Wish(112, 112, images=images, context=512)).prompt for images in (1, 2)
     )
-    assert 0 < one.ahead.held < two.ahead.held
-    assert two.ahead.tokens == two.tokens
+    assert 0 < one.given.words < two.given.words
+    assert one.given.tokens < two.given.tokens
 
 
 def test_several_pictures_do_not_look_at_each_other() -> None:

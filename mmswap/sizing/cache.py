@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from transformers import DynamicCache
 
-from mmswap.llm.memory import SMALLEST_CHUNK
+from mmswap.config import SMALLEST_CHUNK
 from mmswap.llm.parts import Parts
 from mmswap.sizing.kv import KvLayout, KvRow
 from mmswap.swap.dry_run import DryRun, calibrate
@@ -39,16 +39,20 @@ class Decoder:
     layers: int
 
 
-def shortened(parts: Parts, policy: Policy) -> Decoder:
-    """The decoder cut behind the first layer of its last new kind: layers of a kind are alike in all that costs."""
+def shortened(parts: Parts, policy: Policy, scratch: ScratchTable | None = None) -> Decoder:
+    """The decoder cut behind the first layer of its last new kind: layers of a kind are alike in all that costs.
+
+    Args:
+        scratch: what a real card's kernels take for themselves; by default `calibrate(policy)`.
+    """
     layers = [layer for _, layer in parts.layers]
     kinds = _kinds(parts.decoder, layers)
     kept = max(kinds.index(kind) for kind in kinds) + 1
     alike = Counter(kinds)
     counts = tuple(alike[kind] if kinds.index(kind) == index else 0 for index, kind in enumerate(kinds[:kept]))
     # What the host's kernels take for themselves does not count on a simulated card: nothing need be measured for it.
-    scratch = ScratchTable() if policy is ARENA else calibrate(policy)
-    dry_run = DryRun(_cut(parts.decoder, layers[0], kept), policy=policy, scratch=scratch)
+    table = ScratchTable() if policy is ARENA else scratch or calibrate(policy)
+    dry_run = DryRun(_cut(parts.decoder, layers[0], kept), policy=policy, scratch=table)
     return Decoder(dry_run, kept, counts, len(layers))
 
 

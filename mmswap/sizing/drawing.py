@@ -56,7 +56,7 @@ def _verdict(sizing: Sizing) -> str:
         return f"The encoder does not fit: {format_bytes(sizing.shortfall)} are missing. It runs on the CPU."
     units = "1 unit gives" if len(sizing.evict) == 1 else f"{len(sizing.evict)} units give"
     return (
-        f"Fits with a window: for a deficit of {format_bytes(sizing.deficit)} {units} {format_bytes(sizing.lent)}, "
+        f"Fits with a window: {units} {format_bytes(sizing.lent)} for a deficit of {format_bytes(sizing.deficit)}, "
         f"back in {sizing.window_ms:.0f} ms."
     )
 

@@ -9,44 +9,15 @@ Groups are told apart by structure. The sum of all groups is what the card holds
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from torch import Tensor, nn
 
 from mmswap.llm.parts import Parts
 from mmswap.sizing.packing import packed_bytes, packed_parts
+from mmswap.sizing.weights import EMBEDDINGS, GROUPS, HEAD, LAYERS, NORMS, PROJECTOR, REST, TOWER, Weights
 from mmswap.swap.layout import extent, padded
 from mmswap.swap.plan import Rung
 from mmswap.vision.tower import Tower
-
-TOWER, PROJECTOR, EMBEDDINGS = "vision tower", "projector", "embeddings"
-LAYERS, HEAD, NORMS, REST = "decoder layers", "output head", "norms", "other weights"
-GROUPS = (TOWER, PROJECTOR, EMBEDDINGS, LAYERS, HEAD, NORMS, REST)
-
-
-@dataclass(frozen=True, slots=True)
-class Weights:
-    """Bytes of a model's weights.
-
-    Attributes:
-        groups: bytes by name, in the order of `GROUPS`; 0 where a model has none of it.
-        ladder: what may give way, in that order: an untied output head, then the layers from the last backwards.
-        unpacked: bytes of the largest quantised matrix in full precision, which a prefill step makes; 0 without any.
-        tied: whether head and embeddings are one tensor (which stays).
-    """
-
-    groups: dict[str, int]
-    ladder: tuple[Rung, ...]
-    unpacked: int
-    tied: bool
-
-    @property
-    def total(self) -> int:
-        return sum(self.groups.values())
-
-    @property
-    def vision(self) -> int:
-        return self.groups[TOWER] + self.groups[PROJECTOR]
 
 
 def weigh(model: nn.Module, tower: Tower, parts: Parts, quantize: str | None = None) -> Weights:

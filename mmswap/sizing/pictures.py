@@ -1,83 +1,43 @@
-"""What pictures of any size cost a model's vision tower: traced on shapes, remembered, and joined by a curve.
+"""What pictures of any size cost a model's vision tower: as traced, and joined by a curve. Knows no torch.
 
-pictures = Pictures(blueprint, dry_run)
+pictures = Pictures(facts)
 cost = pictures.cost(1344, 1344, images=2);  cost.need(lent)
-pictures.curve().at(patches)
+pictures.predicted(patches, cost)
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from mmswap.blueprint import Blueprint, Picture
-from mmswap.swap.dry_run import DryRun
+from mmswap.sizing.facts import Cost, Facts, Size
 from mmswap.swap.fit import fit
-from mmswap.swap.peak import Peak
-from mmswap.vision.cache import tensor_bytes
-from mmswap.vision.encoder import run_tower
-from mmswap.vision.tower import Call
 
 _EDGES = (336, 672, 1344)  # pixels of the longer side of what the curve is laid through
 _SMALL = 672
 _EVENTS = 30_000  # allocations and releases that are traced for a confirmation
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """Pictures of one size in one tower call; bytes.
-
-    Attributes:
-        pixels: of what the processor made of them. features: of what the tower makes of that. peak: in between.
-    """
-
-    width: int
-    height: int
-    images: int
-    picture: Picture
-    pixels: int
-    features: int
-    peak: Peak
-
-    @property
-    def total(self) -> int:
-        """Bytes that must be free when nothing is lent."""
-        return self.need(0)
-
-    def need(self, lent: int) -> int:
-        """Bytes outside of `lent` lent ones: peak, pixels, and the features that are copied out."""
-        return self.peak.beyond(lent) + self.pixels + self.features
-
-
 class Pictures:
-    """The vision side of one model. Args: dry_run: of the whole model, with the card's allocator policy."""
+    """The vision side of one model in one plan."""
 
-    def __init__(self, blueprint: Blueprint, dry_run: DryRun) -> None:
-        self._blueprint = blueprint
-        self._dry_run = dry_run
-        self._patches: dict[tuple[int, int, int], int] = {}
-        self._costs: dict[tuple[int, int, int], Cost] = {}
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+        self._patches: dict[Size, int] = {}
+        self._costs: dict[Size, Cost] = {}
         self._sampled = False
 
     def patches(self, width: int, height: int, images: int = 1) -> int:
         """Of such pictures; the model itself is asked only where it decides."""
-        key = (width, height, images)
-        if key not in self._patches:
-            known = self._costs.get(key)
-            self._patches[key] = known.picture.patches if known is not None else self._blueprint.patches(*key)
-        return self._patches[key]
+        size = (width, height, images)
+        if size not in self._patches:
+            known = self._costs.get(size)
+            self._patches[size] = known.picture.patches if known is not None else self._facts.patches(size)
+        return self._patches[size]
 
     def cost(self, width: int, height: int, images: int = 1) -> Cost:
         """Traced."""
-        key = (width, height, images)
-        if key not in self._costs:
-            picture = self._blueprint.picture(*key, encode=lambda call: self._peak(call).result)
-            peak = self._peak(picture.call)
-            pixels = tensor_bytes((picture.call.args, picture.call.kwargs))
-            self._costs[key] = Cost(width, height, images, picture, pixels, peak.output, peak)
-        return self._costs[key]
-
-    def _peak(self, call: Call) -> Peak:
-        return self._dry_run.tower_peak(run_tower, call)
+        size = (width, height, images)
+        if size not in self._costs:
+            self._costs[size] = self._facts.cost(size)
+        return self._costs[size]
 
     def predicted(self, patches: int, near: Cost) -> int:
         """`Cost.total` by the curve through all that was traced, which is made to go through `near`."""

@@ -8,22 +8,22 @@ Weights and cache lie on the card. The tower runs when a picture comes, the prom
 
 from __future__ import annotations
 
-from functools import lru_cache
+from typing import TYPE_CHECKING
 
-from mmswap.blueprint import Blueprint
+from mmswap.config import SMALLEST_CHUNK
 from mmswap.errors import ContextOverflow, OptionError
-from mmswap.llm.memory import SMALLEST_CHUNK
 from mmswap.sizing.answer import FITS, HOST, ONE_BY_ONE, WINDOW
-from mmswap.sizing.cache import Decoder, shortened
-from mmswap.sizing.groups import Weights, weigh
+from mmswap.sizing.facts import Cost, Facts
 from mmswap.sizing.kv import KV_FORMATS, KvFormat
-from mmswap.sizing.pictures import Cost, Pictures
-from mmswap.sizing.prompt import Prompt
+from mmswap.sizing.pictures import Pictures
+from mmswap.sizing.reading import Reading
 from mmswap.sizing.room import Room
+from mmswap.sizing.weights import Weights
 from mmswap.sizing.wish import Wish
-from mmswap.swap.dry_run import DryRun
 from mmswap.swap.plan import Need, Plan, Rung, plan
-from mmswap.swap.replay import ARENA, TORCH, Policy
+
+if TYPE_CHECKING:
+    from mmswap.blueprint import Blueprint
 
 ROOM = 1024  # tokens for words, at the least, beside pictures that fill a context that nobody asked for
 CONTEXT = 8192  # tokens where nothing is asked for and the model allows more
@@ -35,29 +35,29 @@ class Planner:
 
     Attributes:
         most: tokens that the model was made for. context: those of the plan. kv: how the cache is kept.
-        weights, pictures, cost (of the pictures that were asked for), prompt: what takes memory.
+        facts, about: of the model. weights, pictures, cost (of those that were asked for), prompt: what takes memory.
 
     Raises:
         OptionError: a context that the model was not made for. ContextOverflow: the pictures alone fill it.
         ModelError: a part of the model cannot be found out from its config.
     """
 
-    def __init__(self, blueprint: Blueprint, room: Room, wish: Wish) -> None:
-        self.blueprint, self.room, self.wish = blueprint, room, wish
-        text = blueprint.config.get_text_config(decoder=True)
-        self.most: int = getattr(text, "max_position_embeddings", None) or 4096
+    def __init__(self, model: Blueprint | Facts, room: Room, wish: Wish) -> None:
+        self.facts: Facts = model if isinstance(model, Facts) else _traced(model, room)
+        self.room, self.wish = room, wish
+        self.about = self.facts.about()
+        self.most = self.about.most
         self.context = self._context()
-        self.dtype = str(blueprint.dtype).removeprefix("torch.")
-        self.kv: KvFormat = KV_FORMATS[wish.kv or _LIKE.get(self.dtype, "fp16")]
-        self.weights: Weights = weigh(blueprint.model, blueprint.tower, blueprint.parts, wish.quantize)
-        dry_run, self.pictures, decoder = _traced(blueprint, TORCH if room.segments else ARENA)
+        self.kv: KvFormat = KV_FORMATS[wish.kv or _LIKE.get(self.about.dtype, "fp16")]
+        self.weights: Weights = self.facts.weights(wish.quantize)
+        self.pictures = Pictures(self.facts)
         self.cost: Cost = self.pictures.cost(wish.width, wish.height, wish.images)
         tokens = self.cost.picture.tokens
         if wish.context is None and tokens + ROOM > self.context:  # nobody asked for one that the pictures overflow
             self.context = min(self.most, -(-(tokens + ROOM) // ROOM) * ROOM)
         if tokens >= self.context:
             raise ContextOverflow(tokens, self.context)
-        self.prompt = Prompt(blueprint, decoder, dry_run, self.cost)
+        self.prompt = Reading(self.facts, (wish.width, wish.height, wish.images))
 
     def cache(self, context: int) -> int:
         """Bytes of a full KV cache."""
@@ -122,8 +122,8 @@ class Planner:
         return asked or min(self.most, CONTEXT)
 
 
-@lru_cache(maxsize=4)
-def _traced(blueprint: Blueprint, policy: Policy) -> tuple[DryRun, Pictures, Decoder]:
-    """What is asked of a model's shapes; kept, for the same model is often asked about several cards."""
-    dry_run = DryRun(blueprint.model, twin=blueprint.twin, policy=policy)
-    return dry_run, Pictures(blueprint, dry_run), shortened(blueprint.parts, policy)
+def _traced(blueprint: Blueprint, room: Room) -> Facts:
+    """Imported here and not before: where all answers are remembered, nobody waits for torch."""
+    from mmswap.sizing.traced import traced
+
+    return traced(blueprint, room)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from mmswap.llm.memory import SMALLEST_CHUNK
-from mmswap.llm.quant.section import method_of, section_of
+from mmswap.config import SMALLEST_CHUNK
 from mmswap.sizing import bounds
 from mmswap.sizing.answer import HOST, NOT, NOTICE, ONE_BY_ONE, Sizing
-from mmswap.sizing.groups import HEAD, LAYERS
 from mmswap.sizing.packing import GROUP
+from mmswap.sizing.weights import HEAD, LAYERS
 from mmswap.swap.plan import Plan
 from mmswap.units import format_apart, format_bytes
 
@@ -62,7 +61,7 @@ def reasons(planner: Planner, sizing: Sizing, decided: Plan, found: Found) -> tu
 def _weights(planner: Planner, sizing: Sizing) -> list[str]:
     kinds = f"{sizing.dtype} and {sizing.quantize}" if sizing.quantize else sizing.dtype
     said = [f"The weights take {format_bytes(planner.weights.total)} in {kinds}, each tensor counted once."]
-    stored = _quantised(planner.blueprint.config)
+    stored = planner.about.quantised
     if stored:
         said.append(
             f"The checkpoint's weights are quantised already ({stored}). They are counted in {sizing.dtype} here"
@@ -81,17 +80,6 @@ def _weights(planner: Planner, sizing: Sizing) -> list[str]:
     return said
 
 
-def _quantised(config: Any) -> str:
-    """How a config says that its checkpoint is quantised, itself or for its language model; empty if it does not."""
-    section = section_of(config.to_dict())
-    if section is None:
-        return ""
-    named = method_of(section)
-    method = "by an unnamed method" if named == "unknown" else named
-    bits = section.get("bits") or section.get("w_bit")
-    return f"{method}, {bits} bits" if bits else method
-
-
 def _cache(planner: Planner, sizing: Sizing) -> str:
     size = format_bytes(sizing.groups[KV])
     return (
@@ -107,7 +95,9 @@ def _pictures(planner: Planner, sizing: Sizing) -> list[str]:
     said = [f"{e.width}x{e.height}: {what} {e.patches} patches and {e.tokens} tokens by the model's own processor."]
     if not peak.events:
         return [*said, f"The encoder's peak is taken as {peak.how}."]
-    taken = f"{counted} must be there on this card, and torch's allocator on a real one takes {reserved}"
+    taken = f"torch's allocator takes {reserved} of the card for them"
+    if e.peak != e.reserved:
+        taken += f", and {counted} must be there, what kernels take aside inside one op included"
     if not planner.room.segments:
         taken = (
             f"{counted} must be there on this card, what the host's kernels take aside inside one op included, for "
@@ -151,7 +141,7 @@ def _prompt(planner: Planner, sizing: Sizing) -> str:
 def _least(planner: Planner, sizing: Sizing) -> str:
     """Why the steps are no smaller, where they are the smallest."""
     if sizing.step > planner.prompt.largest(sizing.context, SMALLEST_CHUNK) or sizing.step == sizing.context:
-        one_pass = planner.prompt.ahead.whole
+        one_pass = planner.prompt.whole
         return ", as its decoder takes a prompt in one pass only" if one_pass else ""
     if sizing.step > SMALLEST_CHUNK:
         return ", the fewest here, for the tokens of a picture look at each other and stay in one step"

@@ -28,6 +28,7 @@ class Room:
         link_rate: bytes a second from the host. segments: whether its allocator takes memory in whole segments,
             as torch's does; a simulated card takes exactly what it is asked for.
         swaps: whether giving up weights makes room there. reasons: where the figures come from.
+        kernels: whose are asked what they take for themselves; empty where rules tell, as the card is not here.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Room:
     segments: bool
     swaps: bool
     reasons: tuple[str, ...]
+    kernels: str = ""
 
     @property
     def usable(self) -> int:
@@ -87,7 +89,9 @@ def _opened(spec: str, reserve: int | None, limit: int | None, link: int | None)
     total, reading = card.total(), card.free()
     reasons = [f"{card.name}: {reading.reason}."]
     if card.spec.startswith("sim:"):
-        reasons = [f"{card.name}, with nothing of this model on it yet; its allocator takes exactly the bytes it is asked for."]
+        reasons = [
+            f"{card.name}, with nothing of this model on it yet; its allocator takes exactly the bytes it is asked for."
+        ]
         card.claim("all of it", total)  # a budget may fall as the card fills: this is what is left of it then
         held = {"beyond the budget": card.overfull()}
     else:
@@ -100,7 +104,14 @@ def _opened(spec: str, reserve: int | None, limit: int | None, link: int | None)
     if not card.can_swap:
         reasons.append(f"Nothing can be evicted: {card.name} has no memory of its own to make room in.")
     rate = _rate(link, card.link_rate(), reasons if card.can_swap else [])  # nothing would cross it
-    return Room(card.name, total, kept, rate, card.device.type == "cuda", card.can_swap, tuple(reasons))
+    real = card.device.type == "cuda"
+    return Room(card.name, total, kept, rate, real, card.can_swap, tuple(reasons), card.name if real else _host())
+
+
+def _host() -> str:
+    from mmswap.swap.meter import CpuMeter
+
+    return CpuMeter().identity()
 
 
 def _held(total: int, held: dict[str, int], limit: int | None, reasons: list[str]) -> dict[str, int]:

@@ -15,8 +15,8 @@ from functools import cached_property
 from mmswap.config import ImageConfig
 from mmswap.sizing.answer import Limits
 from mmswap.sizing.bounds import CAP, ENCODER, PROMPT, TOKENS
+from mmswap.sizing.facts import Cost
 from mmswap.sizing.limits import largest
-from mmswap.sizing.pictures import Cost
 from mmswap.sizing.planner import Planner
 from mmswap.sizing.scales import Scale, largest_edge
 
@@ -120,9 +120,7 @@ class _Search:
         """Found by asking the processor for ever larger pictures, up to what is decoded at all."""
         top = self._patches(self.decoded)
         if self._patches(_TINY) == top:
-            vision = getattr(self.planner.blueprint.config, "vision_config", None)
-            frames = int(getattr(vision, "temporal_patch_size", None) or 1)  # a picture is that many alike
-            seen = self.cost.pixels // self.cost.images // (3 * 4 * frames)  # 3 colours of 4 bytes
+            seen = self.cost.colours // self.cost.images // (3 * 4 * self.planner.about.frames)  # 3 colours of 4 bytes
             edge = min(self.decoded, self.scale.edge_of(seen))
             return Cap(edge, self.scale.size(edge), fixed=True)
         edge = self._first(top)

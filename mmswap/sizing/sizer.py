@@ -8,11 +8,11 @@ A calculation: nothing is run and nothing is measured.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from mmswap.blueprint import Blueprint
 from mmswap.sizing import report
 from mmswap.sizing.answer import NOT, Encoding, Sizing
-from mmswap.sizing.pictures import Cost
+from mmswap.sizing.facts import Cost, Facts
 from mmswap.sizing.planner import Planner
 from mmswap.sizing.room import Room
 from mmswap.sizing.search import limits_of
@@ -20,15 +20,18 @@ from mmswap.sizing.wish import Wish
 from mmswap.swap.peak import Peak
 from mmswap.swap.replay import ARENA
 
+if TYPE_CHECKING:
+    from mmswap.blueprint import Blueprint
 
-def size_up(blueprint: Blueprint, room: Room, wish: Wish) -> Sizing:
+
+def size_up(model: Blueprint | Facts, room: Room, wish: Wish) -> Sizing:
     """What a model, a context and pictures take of a card, what would give way for them, and how much more would fit.
 
     Raises:
         OptionError: a context that the model was not made for. ContextOverflow: the pictures alone fill it.
         ModelError: a model whose parts or pictures cannot be found out from its config.
     """
-    planner = Planner(blueprint, room, wish)
+    planner = Planner(model, room, wish)
     context, features = planner.context, planner.cost.features
     free = planner.free(context)
     decided, fits = planner.decide(planner.cost, context)
@@ -39,9 +42,9 @@ def size_up(blueprint: Blueprint, room: Room, wish: Wish) -> Sizing:
     gives = free >= 0 and room.swaps and not decided.shortfall and bool(decided.evict)
     found = limits_of(planner)
     sizing = Sizing(
-        model=blueprint.name,
-        dtype=planner.dtype,
-        attention=blueprint.attention,
+        model=planner.facts.name,
+        dtype=planner.about.dtype,
+        attention=planner.about.attention,
         card=room.name,
         kv=planner.kv.name,
         quantize=wish.quantize,

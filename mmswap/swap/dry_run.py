@@ -86,6 +86,9 @@ class DryRun:
         scratch: the per-op table; by default `calibrate(policy)`.
         policy: how the card's allocator takes memory; see `policy_of`.
         skip_repeats: blocks that repeat are traced once; the figures are the same either way.
+
+    Attributes:
+        failed: whether an answer was ever taken as 300 MiB.
     """
 
     def __init__(
@@ -104,6 +107,7 @@ class DryRun:
         self._lock = threading.Lock()
         self._twin: nn.Module | None = None
         self._broken: Exception | None = None
+        self.failed = False
         try:
             self._twin = twin if twin is not None else fake_twin(model)
         except Exception as error:
@@ -183,6 +187,7 @@ class DryRun:
                 raise self._broken or RuntimeError("there is no twin")
             return trace(self._twin)
         except Exception as error:
+            self.failed = True
             how = f"{format_bytes(FALLBACK)}, because the dry run failed: {told(error)}"
             _log.warning("The peak is taken as %s", how)
             return fall_back(Peak(FALLBACK, FALLBACK, 0, (), how, self._policy))
