@@ -1,4 +1,4 @@
-"""The tables of docs/peaks.md and README.md, from `peaks.csv` and the shipped profiles.
+"""The tables of docs/peaks.md, from `peaks.csv` and the shipped profiles.
 
     python benchmarks/peak_table.py       # what stands between <!-- peaks:begin --> and <!-- peaks:end -->, and so on
 
@@ -18,7 +18,7 @@ import mmswap.profiles as profiles
 
 CSV = Path(__file__).with_name("peaks.csv")
 ROOT = Path(__file__).parents[1]
-PAGES = (ROOT / "README.md", ROOT / "docs" / "peaks.md")
+PAGE = ROOT / "docs" / "peaks.md"
 KINDS = {
     "shipped": "shipped checkpoints at their real widths, 2 or 3 blocks",
     "family": "small towers of the tests' families",
@@ -70,21 +70,26 @@ def _sample(profile: dict[str, Any]) -> str:
 
 
 def between_markers(text: str, name: str, content: str) -> str:
-    """`text` with `content` between the markers of that name; unchanged where it has none."""
+    """`text` with `content` between the markers of that name.
+
+    Raises:
+        ValueError: it has none.
+    """
     begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
     before, found, rest = text.partition(begin)
     _, closed, after = rest.partition(end)
-    return f"{before}{begin}\n{content}\n{end}{after}" if found and closed else text
+    if not (found and closed):
+        raise ValueError(f"{PAGE} has no {begin} and {end}")
+    return f"{before}{begin}\n{content}\n{end}{after}"
 
 
 def main() -> None:
     with CSV.open(newline="") as file:
         tables = {"peaks": errors(csv.DictReader(file)), "shipped": shipped(profiles.names())}
-    for page in PAGES:
-        text = page.read_text(encoding="utf-8")
-        for name, content in tables.items():
-            text = between_markers(text, name, content)
-        page.write_text(text, encoding="utf-8")
+    text = PAGE.read_text(encoding="utf-8")
+    for name, content in tables.items():
+        text = between_markers(text, name, content)
+    PAGE.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
