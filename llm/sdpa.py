@@ -57,7 +57,7 @@ class Kernels:
 
 
 def choose(device: torch.device, dtype: torch.dtype, *, heads: int, kv_heads: int, width: int) -> Kernels:
-    """Try every fused kernel on a causal prompt, on a chunk behind a cache, and with a mask, against arithmetic in float32.
+    """Try every fused kernel on a causal prompt and on a chunk behind a cache, against arithmetic in float32.
 
     Args:
         heads, kv_heads, width: of the query, of keys and values, channels of a head.
