@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from transformers import GenerationConfig
 
 from mmswap.errors import ModelError
+from mmswap.swap.dry_run import cache_argument
 
 _PER_TOKEN_KINDS = ("token_type_ids", "mm_token_type_ids")
 _ABSENT = object()
@@ -36,10 +37,13 @@ class Prepared:
 
 
 @torch.no_grad()
-def prepare(model: Any, inputs: Mapping[str, Any], new_tokens: int) -> Prepared:
+def prepare(model: Any, inputs: Mapping[str, Any], new_tokens: int, cache: Any = None) -> Prepared:
     """Set up a request as `model.generate(**inputs)` would, without running the decoder.
 
     Where `generate()` encodes the picture beforehand, that happens here: a tower's `replay` has to be around this call.
+
+    Args:
+        cache: what the request keeps its keys and values in; None: transformers' own.
 
     Raises:
         ModelError: the model does not take such a prompt (one without a picture, for some).
@@ -55,9 +59,12 @@ def prepare(model: Any, inputs: Mapping[str, Any], new_tokens: int) -> Prepared:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            model.generate(
-                **_accepted(model, inputs), generation_config=_plain_config(model, new_tokens), custom_generate=catch
-            )
+            config = _plain_config(model, new_tokens)
+            given = _accepted(model, inputs)
+            if cache is not None:
+                given |= cache_argument(model, cache)
+                config.cache_implementation = None
+            model.generate(**given, generation_config=config, custom_generate=catch)
         except (TypeError, ValueError) as error:
             raise ModelError(f"{type(model).__name__} does not take this prompt: {error}") from error
     (prepared,) = caught

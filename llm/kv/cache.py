@@ -21,6 +21,8 @@ from mmswap.llm.kv.counters import Counters
 from mmswap.llm.kv.kinds import Kind
 from mmswap.llm.kv.layer import GrowingLayer
 
+_ANY = 2**31 - 1  # what the counters hold
+
 
 class KvCache(Cache):  # type: ignore[misc]
     """Attributes:
@@ -51,13 +53,17 @@ class KvCache(Cache):  # type: ignore[misc]
 
     @property
     def capacity(self) -> int:
-        """Tokens for which there is room without growing."""
-        return max((layer.capacity for layer in self._own), default=0)
+        """Tokens for which there is room without growing; windows that are whole have room for any number."""
+        return min((layer.capacity for layer in self._own if not layer.whole), default=_ANY)
 
     def advance(self, tokens: int, *, on_card: bool = True) -> None:
-        """So many tokens have been stored by somebody else; `on_card`: the counters there do not know yet."""
+        """So many tokens have been stored by somebody else; `on_card`: the counters there do not know yet.
+
+        Ranges widen where one of them was cut off: call it every few dozen tokens if the kind is quantised.
+        """
         for layer in self._own:
             layer.tokens += tokens
+            layer.settle(tokens)
         if on_card:
             self.counters.add(tokens)
 

@@ -83,19 +83,22 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
             self._ready(k, v)
         store, counters = self.store, self.counters
         assert store is not None
-        store.put_at(k, v, counters.start)
+        if k.is_cuda:
+            store.put_at(k, v, counters.start)
+        else:
+            store.put(k, v, self.tokens)
         found = store.look(q, counters.length, scale, soft_cap, sinks)
         self._seen(1)
         if self.tokens % SETTLE == 0:
             self.settle()
         return found
 
-    def settle(self) -> None:
-        """Widen the channels in which one of the last `SETTLE` tokens was cut off. For whoever stores by himself."""
+    def settle(self, tokens: int = SETTLE) -> None:
+        """Widen the channels in which one of the last `tokens` was cut off. For whoever stores by himself."""
         if self._ranges is None or self.store is None or not self.kind.quantised:
             return
         first, held = self._held()
-        recent = min(held, SETTLE)
+        recent = min(held, tokens)
         beyond = self.store.cut(first + held - recent, recent)
         if bool(beyond.any()):
             self._ranges = self._ranges.wider(beyond)
@@ -154,6 +157,11 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
     def nbytes(self) -> int:
         """Really held."""
         return self.store.nbytes if self.store is not None else 0
+
+    @property
+    def whole(self) -> bool:
+        """It will never need more slots."""
+        return False
 
     @property
     def start(self) -> Tensor | None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -27,16 +29,53 @@ from mmswap.llm.parts import Parts, find_parts
 _CROSS = ("cross_attn", "cross_attention", "crossattention", "encoder_attn")
 
 
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What a model's layers keep, found once.
+
+    Attributes:
+        own: the layers that are ours, and the window of each (None: it keeps all). kept: why another stays as it is.
+        crossing: layers that look at a picture's keys. offsets: keys may be stored less an offset.
+    """
+
+    config: Any
+    own: Mapping[int, int | None]
+    kept: Mapping[int, str]
+    crossing: frozenset[int]
+    offsets: bool
+
+    @classmethod
+    def of(cls, model: Any) -> Survey:
+        """Raises ModelError: this model needs transformers' own cache."""
+        why = unusual(model)
+        if why is not None:
+            raise ModelError(f"{type(model).__name__} keeps transformers' own KV cache: {why}.")
+        parts = find_parts(model)
+        crossing = _crossing(parts)
+        theirs = DynamicCache(config=parts.decoder.config).layers
+        stays = {index: _stays(parts, index, layer, crossing) for index, layer in enumerate(theirs)}
+        kept = {index: why for index, why in stays.items() if why is not None}
+        own = {index: getattr(layer, "sliding_window", None) for index, layer in enumerate(theirs) if index not in kept}
+        return cls(parts.decoder.config, own, kept, crossing, offsets_cancel(model, parts))
+
+    def open(self, capacity: int, kind: Kind, calibration: Calibration | None = None) -> KvCache:
+        """An empty cache with room for `capacity` tokens; its slots are taken with the first of them."""
+        layers: list[Any] = DynamicCache(config=self.config).layers
+        measured = calibration if kind.quantised else None
+        for index, window in self.own.items():
+            known = measured.ranges(index, kind, offsets=self.offsets) if measured is not None else None
+            options: dict[str, Any] = {"known": known, "offsets": self.offsets, "index": index}
+            if window is None:
+                layers[index] = GrowingLayer(kind, capacity, **options)
+            else:
+                layers[index] = RingLayer(kind, capacity, window, **options)
+        return KvCache(layers, kind, self.kept, self.crossing)
+
+
 def open_cache(
-    model: nn.Module,
-    capacity: int,
-    kind: Kind,
-    calibration: Calibration | None = None,
-    *,
-    unsafe: bool = False,
-    parts: Parts | None = None,
+    model: Any, capacity: int, kind: Kind, calibration: Calibration | None = None, *, unsafe: bool = False
 ) -> KvCache:
-    """An empty cache with room for `capacity` tokens; its slots are taken with the first of them.
+    """An empty cache with room for `capacity` tokens. Who opens many keeps a `Survey`, or a `Caching`.
 
     Args:
         calibration: offsets and scales that were measured or came with the checkpoint.
@@ -45,27 +84,9 @@ def open_cache(
     Raises:
         ModelError: this model needs transformers' own cache. OptionError: the kind would make it answer wrongly.
     """
-    why = unusual(model)
-    if why is not None:
-        raise ModelError(f"{type(model).__name__} keeps transformers' own KV cache: {why}.")
+    survey = Survey.of(model)
     refuse(model, kind, calibration, unsafe=unsafe)
-    parts = parts or find_parts(model)
-    crossing, cancel = _crossing(parts), offsets_cancel(model, parts)
-    layers: list[Any] = []
-    kept: dict[int, str] = {}
-    for index, theirs in enumerate(DynamicCache(config=parts.decoder.config).layers):
-        why = _stays(parts, index, theirs, crossing)
-        if why is not None:
-            kept[index] = why
-            layers.append(theirs)
-            continue
-        known = calibration.ranges(index, kind, offsets=cancel) if calibration is not None and kind.quantised else None
-        options: dict[str, Any] = {"known": known, "offsets": cancel, "index": index}
-        if isinstance(theirs, DynamicSlidingWindowLayer):
-            layers.append(RingLayer(kind, capacity, theirs.sliding_window, **options))
-        else:
-            layers.append(GrowingLayer(kind, capacity, **options))
-    return KvCache(layers, kind, kept, crossing)
+    return survey.open(capacity, kind, calibration)
 
 
 def unusual(model: Any) -> str | None:

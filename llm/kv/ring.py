@@ -60,6 +60,10 @@ class RingLayer(GrowingLayer):
     def get_max_length(self) -> int:
         return self.sliding_window
 
+    @property
+    def whole(self) -> bool:
+        return self.capacity == self.sliding_window
+
     def keepable(self, tokens: int) -> bool:
         """The `window - 1` tokens before the next one must not have been overwritten."""
         return self.tokens - self.capacity <= max(0, tokens - self.sliding_window + 1) and tokens <= self.tokens
