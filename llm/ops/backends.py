@@ -135,7 +135,7 @@ def resolve(op: str, *arguments: Any) -> Resolved:
     device = _device(arguments)
     if _forced != AUTO:
         check(_forced, device)
-    refused = []
+    refused: list[tuple[str, str]] = []
     for name in order(device):
         why = missing(name, device)
         found = None if why is not None else cast(Backend, _load(name)).IMPLEMENTATIONS.get(op)

@@ -37,23 +37,23 @@ def decode_attention(
         v_scale = v_scale.narrow(2, 0, held) if v_scale is not None and v_scale.dim() == 3 else v_scale
     alike = values.shape[3] == channels and (keys.dtype.itemsize == 1 or keys.dtype == q.dtype)
     if soft_cap or sinks is not None or mask is not None or length.shape[0] != 1 or not (held and alike):
-        plain = (_widened(keys), _widened(values)) if keys.dtype.itemsize == 1 else (keys, values)
+        plain = (widened(keys), widened(values)) if keys.dtype.itemsize == 1 else (keys, values)
         return kv_reference.decode_attention(q, *plain, length, scale, soft_cap, k_scale, v_scale, sinks, mask)
     rows = q.view(batch, heads, -1, channels)
     if keys.dtype.itemsize > 1:
         result = functional.scaled_dot_product_attention(rows, keys, values, scale=scale)
         return result.reshape(*q.shape[:3], -1)
     wide = rows.float() if k_scale is None else rows * k_scale.float().unsqueeze(1)
-    weights = _widened(values)
+    weights = widened(values)
     if v_scale is not None and v_scale.dim() == 3:
         weights = weights.mul_(v_scale.unsqueeze(-1))
-    result = functional.scaled_dot_product_attention(wide, _widened(keys), weights, scale=scale)
+    result = functional.scaled_dot_product_attention(wide, widened(keys), weights, scale=scale)
     if v_scale is not None and v_scale.dim() == 2:
         result = result * v_scale.unsqueeze(1)
     return result.to(q.dtype).reshape(*q.shape[:3], -1)
 
 
-def _widened(codes: Tensor) -> Tensor:
+def widened(codes: Tensor) -> Tensor:
     """float32 numbers of 8-bit codes. torch's own cast of float8_e4m3fn takes ten times as long.
 
     The bits of a float8_e5m2 are the upper half of a float16. Those of a float8_e4m3fn, sign apart, stand in a float16

@@ -88,7 +88,7 @@ def rotary(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, sections: Sequence[in
     turning = both if width == both.shape[-1] else both[..., :width]
     exchanged = turning.roll(width // 2, -1)
     turning.mul_(cos.unsqueeze(1)).addcmul_(exchanged, (sin * _signs(width // 2, sin.dtype)).unsqueeze(1))
-    return both[:, :heads], both[:, heads:]
+    return both[:, :heads].contiguous(), both[:, heads:].clone()  # two results may not share their memory
 
 
 def _refuses_rotary(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, sections: Sequence[int]) -> str | None:

@@ -14,7 +14,7 @@ from torch.library import Library, register_fake
 from mmswap.llm.ops.backends import chosen
 from mmswap.llm.ops.schema import NAMESPACE, OPS, Op
 
-_LIBRARY = Library(NAMESPACE, "DEF")  # as long as it lives, so do the ops
+_LIBRARY = Library(NAMESPACE, "DEF")  # type: ignore[no-untyped-call]  # as long as it lives, so do the ops
 
 
 def _entry(name: str, op: Op) -> Callable[..., Any]:
@@ -27,6 +27,6 @@ def _entry(name: str, op: Op) -> Callable[..., Any]:
 
 
 for _name, _op in OPS.items():
-    _LIBRARY.define(f"{_name}{_op.schema}", tags=(torch.Tag.pt2_compliant_tag,))
-    _LIBRARY.impl(_name, _entry(_name, _op), "CompositeExplicitAutograd")
+    _LIBRARY.define(f"{_name}{_op.schema}", tags=(torch.Tag.pt2_compliant_tag,))  # type: ignore[no-untyped-call]
+    _LIBRARY.impl(_name, _entry(_name, _op), "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
     register_fake(f"{NAMESPACE}::{_name}", _op.fake, lib=_LIBRARY)

@@ -1,0 +1,6 @@
+"""The modules beside the tests (cases, truths, tolerances) are importable by their own names."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
