@@ -1,0 +1,97 @@
+"""One request on its way through a lean step: its cache, and where its next token stands.
+
+The step reads everything that changes from token to token from one small tensor on the card, so that a captured step
+can be replayed: `state.put(token)` writes it. Knows caches, no layers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from mmswap.llm.kv import KvCache
+from mmswap.llm.ops import resolve
+
+if TYPE_CHECKING:
+    from mmswap.llm.fast.attention import Attention
+    from mmswap.llm.fast.rope import Pair
+
+
+class State:
+    """A request whose prompt is in `cache`.
+
+    Attributes:
+        tokens: in the cache. position: of the next token; pictures make the two differ.
+        ids, at: int32 [1, 1] on the card: the token that is under way, and its position.
+        start, length: int32 [1] on the card: the slot of that token, and how many there are with it.
+        ropes: its pairs (cos, sin).
+        own: the cache is ours, preallocated: its slots are written in place.
+
+    Args:
+        control: int32 [4] on the card; requests that take turns may share one.
+        direct: every layer's attention is ours.
+    """
+
+    def __init__(self, cache: Any, position: int | None, control: Tensor, *, direct: bool) -> None:
+        self.cache = cache
+        self.tokens = int(cache.get_seq_length())
+        self.position = self.tokens if position is None else position
+        self._control = control
+        self.ids, self.at = self._control[0:1].view(1, 1), self._control[1:2].view(1, 1)
+        self.start, self.length = self._control[2:3], self._control[3:4]
+        self.ropes: list[Pair] = []
+        self.own = direct and isinstance(cache, KvCache) and not cache.kept
+        self._ahead = 0
+        self._looks: dict[int, Any] = {}
+
+    def put(self, token: int) -> None:
+        """Take the next token in: room is made for it, and its numbers are written to the card."""
+        if self.own and self.tokens + 1 > self.cache.capacity:
+            self.settle()
+            self.cache.grow(self.tokens + 1)
+            self._looks.clear()
+        numbers = [token, self.position, self.tokens, self.tokens + 1]
+        self._control.copy_(torch.tensor(numbers, dtype=torch.int32))
+        self.tokens += 1
+        self.position += 1
+        self._ahead += 1
+
+    def attend(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Store the token's key and value and look at all that there are: q [B,Hq,1,D] -> [B,Hq,1,Dv]."""
+        held = self.cache.layers[layer.index]
+        scales: tuple[Tensor | None, Tensor | None] = (None, None)
+        if self.own:
+            if held.keys is None:
+                held.lazy_initialization(k, v)
+            keys, values, scales = held.keys, held.values, (held.k_scale, held.v_scale)
+            given = (k, v, keys, values, self.start, held.k_offset, *scales)
+            self._call("kv_store", layer.index, given)
+        else:
+            keys, values = held.update(k, v)
+            if 0 < layer.window < keys.shape[2]:  # a cache that does not forget
+                keys, values = keys[:, :, -layer.window :], values[:, :, -layer.window :]
+        look = (q, keys, values, self.length, layer.scale, layer.soft_cap, *scales, layer.sinks, None)
+        found: Tensor = self._call("decode_attention", ~layer.index, look)
+        return found
+
+    def addresses(self) -> tuple[int, ...]:
+        """Where everything lies that a captured step finds by its address; empty while the cache has no slots."""
+        held = [self._control]
+        for layer in self.cache.layers:
+            held += [layer.keys, layer.values, layer.k_scale, layer.v_scale, layer.k_offset]
+        return tuple(tensor.data_ptr() for tensor in held if tensor is not None)
+
+    def settle(self) -> None:
+        """Tell the cache how many tokens were stored in its slots behind its back."""
+        if self.own and self._ahead:
+            self.cache.advance(self._ahead)
+        self._ahead = 0
+
+    def _call(self, op: str, key: int, given: tuple[Any, ...]) -> Any:
+        """The op, chosen once for each layer."""
+        run = self._looks.get(key)
+        if run is None:
+            run = self._looks[key] = resolve(op, *given).run
+        return run(*given)
