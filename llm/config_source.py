@@ -11,16 +11,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import transformers
-
 from mmswap import profiles
 from mmswap.errors import ModelError
 from mmswap.llm.source import HUB_ID
 
 
 @dataclass(frozen=True, slots=True)
+class Located:
+    """A config as JSON, what the user called it, and the folder with the model's other files (None: it came alone)."""
+
+    name: str
+    values: dict[str, Any]
+    folder: Path | None
+
+
+@dataclass(frozen=True, slots=True)
 class FoundConfig:
-    """A config, what the user called it, and the folder with the model's other files (None: it came alone)."""
+    """A config of transformers; else as `Located`."""
 
     name: str
     config: Any
@@ -33,6 +40,16 @@ def find_config(source: str | Path) -> FoundConfig:
     Raises:
         ModelError: there is none, it is damaged, or it is that of another kind of model; the sentence says which.
     """
+    found = locate(source)
+    return FoundConfig(found.name, _config_of(found.values, found.name), found.folder)
+
+
+def locate(source: str | Path) -> Located:
+    """Where the config of `source` is, and what it says, whatever model it describes. Needs no transformers.
+
+    Raises:
+        ModelError: there is none, or it is damaged.
+    """
     name = str(source)
     try:
         path = Path(source).expanduser()
@@ -40,16 +57,17 @@ def find_config(source: str | Path) -> FoundConfig:
     except (OSError, RuntimeError) as error:  # too long for a name, or a home that nobody has
         raise ModelError(f"{name:.80} cannot be looked for: {getattr(error, 'strerror', None) or error}.") from None
     if name.strip() and path.is_dir():
-        return FoundConfig(name, _config_of(_read(path / "config.json"), name), path)
+        return Located(name, _read(path / "config.json"), path)
     if name.strip() and path.is_file():
         values = _read(path)
         inner = values.get("config")  # a profile's JSON holds it so
-        folder = path.parent if path.name == "config.json" else None
-        return FoundConfig(name, _config_of(inner if isinstance(inner, dict) else values, name), folder)
+        return Located(
+            name, inner if isinstance(inner, dict) else values, path.parent if path.name == "config.json" else None
+        )
     cached = _cached(name)
     if cached is not None:
-        return FoundConfig(name, _config_of(_read(cached / "config.json"), name), cached)
-    return FoundConfig(name, _config_of(_shipped(name), name), None)
+        return Located(name, _read(cached / "config.json"), cached)
+    return Located(name, _shipped(name), None)
 
 
 def _shipped(name: str) -> dict[str, Any]:
@@ -66,10 +84,10 @@ def _shipped(name: str) -> dict[str, Any]:
 
 def _cached(name: str) -> Path | None:
     """The snapshot of a hub id in the local cache."""
-    from huggingface_hub import try_to_load_from_cache
-
     if not HUB_ID.fullmatch(name):
         return None
+    from huggingface_hub import try_to_load_from_cache
+
     try:
         found = try_to_load_from_cache(name, "config.json")
     except ValueError:  # looks like an id, and is none
@@ -111,6 +129,8 @@ def _config_of(values: dict[str, Any], name: str) -> Any:
 
 
 def _unknown(model_type: str, values: dict[str, Any]) -> str:
+    import transformers
+
     version = f"transformers {transformers.__version__} does not know the model type '{model_type}'"
     if values.get("auto_map"):
         return f"{version}, and the checkpoint's own code (--trust-remote-code) is not run for a calculation."
