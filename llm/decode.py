@@ -19,6 +19,7 @@ from mmswap.config import SamplingConfig
 from mmswap.errors import ContextOverflow
 from mmswap.llm.division import cache_of
 from mmswap.llm.fast import LeanStep, State
+from mmswap.llm.kv.caching import Caching
 from mmswap.llm.parts import find_parts
 from mmswap.llm.prefill import Chunking, chunked
 from mmswap.llm.request import Prepared, RequestState, first_inputs, next_inputs, prepare
@@ -93,6 +94,7 @@ def generate(
     replay: Replay | None = None,
     should_stop: Callable[[], bool] | None = None,
     lean: LeanStep | None = None,
+    caching: Caching | None = None,
 ) -> Generation:
     """Answer one prompt, token by token.
 
@@ -105,6 +107,7 @@ def generate(
         replay: makes the context manager in which the model finds its image features (`Tower.replay`).
         should_stop: asked before every step; True ends the answer.
         lean: the model's lean step (`open_lean`); without it, tokens after the prompt go through its own forward.
+        caching: how keys and values are kept; without it, in transformers' own cache.
 
     Raises:
         ContextOverflow: at once, if the prompt leaves no room for a token.
@@ -115,7 +118,7 @@ def generate(
         raise ContextOverflow(len(prompt), context)
     room = min(sampling.max_new_tokens, context - len(prompt))
     sampler = Sampler(sampling, prompt)
-    request = _Request(model, dict(inputs), room, prefill_chunk, replay, lean)
+    request = _Request(model, dict(inputs), room, prefill_chunk, replay, lean, caching)
 
     def steps(run: Generation) -> Iterator[Token]:
         try:
@@ -166,10 +169,11 @@ class _Request:
         prefill_chunk: int,
         replay: Replay | None,
         lean: LeanStep | None,
+        caching: Caching | None,
     ) -> None:
         self._model, self._inputs, self._room, self._chunk = model, inputs, room, prefill_chunk
         self._replay = replay or nullcontext
-        self._lean = lean
+        self._lean, self._caching = lean, caching
         self._running: State | None = None
         self._state = RequestState(model)
         self._prepared: Prepared | None = None
@@ -180,7 +184,9 @@ class _Request:
         decoder = find_parts(self._model).decoder
         noting = self._lean.noting if self._lean is not None else nullcontext
         with self._state.watching(), self._replay(), noting() as noted:
-            prepared = self._prepared = prepare(self._model, self._inputs, self._room)
+            tokens = self._inputs["input_ids"].shape[1]
+            cache = self._caching.open(tokens + 1) if self._caching is not None else None
+            prepared = self._prepared = prepare(self._model, self._inputs, self._room, cache)
             last_only = "logits_to_keep" not in prepared.kwargs
             with chunked(decoder, self._chunk, last_only=last_only) as statistics.chunking:
                 self._outputs = prepared.model(**first_inputs(prepared), return_dict=True)
