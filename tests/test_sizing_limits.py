@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from mmswap.blueprint import Blueprint
+from mmswap.cli.plan_page import headline
 from mmswap.runtime import carried_model
-from mmswap.sizing import Wish, room_of, size_up
+from mmswap.sizing import Wish, drawing, room_of, size_up
 from mmswap.sizing.answer import NOT, ONE_BY_ONE, Limits, Sizing
 from mmswap.sizing.bounds import CAP, ENCODER, PROMPT, TOKENS, sentences
 from mmswap.sizing.planner import Planner
@@ -86,6 +87,9 @@ def test_limits_with_a_window_know_that_pictures_may_be_encoded_one_at_a_time(bl
     assert sizing.limits.context_with_window >= MOST
     assert sizing.limits.image_with_window == sizing.limits.cap
     assert "are encoded one at a time, which needs the least room" in sizing.reasons[-1]
+    idle = replace(sizing, evict=())
+    assert headline(idle) == "It fits one picture at a time, 40 of 384x320 included: nothing is evicted."
+    assert "CPU" not in drawing._verdict(idle)
 
 
 def test_a_tower_that_sees_frames_sees_a_picture_once(blueprint: Blueprint) -> None:

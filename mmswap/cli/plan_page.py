@@ -46,6 +46,8 @@ def headline(sizing: Sizing) -> str:
         return f"It does not fit: {format_bytes(sizing.shortfall)} are missing."
     if sizing.fits == HOST:
         return f"The encoder does not fit for {what}, {format_bytes(sizing.shortfall)} are missing: it runs on the CPU."
+    if not sizing.evict:
+        return f"It fits one picture at a time, {what} included: nothing is evicted."
     units = "1 unit gives" if len(sizing.evict) == 1 else f"{len(sizing.evict)} units give"
     one = ", one picture at a time" if sizing.fits == ONE_BY_ONE else ""
     return (

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from PIL import Image, ImageDraw, ImageFont
 
-from mmswap.sizing.answer import FITS, NOT, NOTICE, Sizing
+from mmswap.sizing.answer import FITS, NOT, NOTICE, ONE_BY_ONE, Sizing
 from mmswap.sizing.bar import colour
 from mmswap.units import format_bytes
 
@@ -52,6 +52,8 @@ def _verdict(sizing: Sizing) -> str:
         return f"Fits: the encoder needs {format_bytes(sizing.need)} and {format_bytes(sizing.free)} are free."
     if sizing.fits == NOT:
         return f"Does not fit: {format_bytes(sizing.shortfall)} are missing."
+    if sizing.fits == ONE_BY_ONE and not sizing.evict:
+        return f"Fits one picture at a time: so the encoder needs {format_bytes(sizing.need)}; nothing is evicted."
     if not sizing.evict:
         return f"The encoder does not fit: {format_bytes(sizing.shortfall)} are missing. It runs on the CPU."
     units = "1 unit gives" if len(sizing.evict) == 1 else f"{len(sizing.evict)} units give"
