@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from mmswap.errors import PartsNotFound
 
@@ -82,8 +82,12 @@ def _ask(model: nn.Module, getter: str) -> nn.Module | None:
 
 
 def _holds_weights(module: nn.Module) -> bool:
+    return any(True for _ in _tensors(module))
+
+
+def _tensors(module: nn.Module) -> Iterator[Tensor]:
     """A packed layer keeps its weight in buffers."""
-    return any(True for _ in itertools.chain(module.parameters(), module.buffers()))
+    return itertools.chain(module.parameters(), module.buffers())
 
 
 def _find_embeddings(model: nn.Module, names: dict[nn.Module, str]) -> nn.Module | None:
@@ -104,9 +108,10 @@ def _decoder_side(model: nn.Module) -> nn.Module:
 
 
 def _head_like(model: nn.Module, embeddings: nn.Module) -> nn.Module | None:
-    """The last linear layer that gives one number for each row of the embedding."""
-    shape = getattr(getattr(embeddings, "weight", None), "shape", None)
-    heads = [part for part in model.modules() if isinstance(part, nn.Linear) and part.weight.shape == shape]
+    """The last linear layer, plain or packed, that gives one number for each row of the embedding."""
+    shape = tuple(getattr(getattr(embeddings, "weight", None), "shape", ()))
+    sides = ("out_features", "in_features")
+    heads = [part for part in model.modules() if shape and tuple(getattr(part, side, None) for side in sides) == shape]
     return heads[-1] if heads else None
 
 
@@ -144,7 +149,8 @@ def _holds(outer: nn.Module, inner: nn.Module) -> bool:
 
 
 def _weight(part: nn.Module) -> int:
-    return sum(weight.numel() for weight in part.parameters())
+    """Bytes of it."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in _tensors(part))
 
 
 def _text_config(model: nn.Module) -> Any:

@@ -26,7 +26,7 @@ def pixel_encoder(model: nn.Module, owner: nn.Module | None) -> nn.Module | None
     while queue:
         module = queue.pop(0)
         for child in module.children():
-            if _is_language(child, parts) or not any(True for _ in child.parameters()):
+            if _is_language(child, parts) or not _has_weights(child):
                 queue.append(child)
             elif any(is_pixels(name) for name in inspect.signature(child.forward).parameters):
                 return child
@@ -46,7 +46,7 @@ def called_parts(model: nn.Module, owner: nn.Module, method: str) -> list[nn.Mod
     """
     language = _language_parts(model)
     own = {name: child for name, child in owner.named_children() if not _is_language(child, language)}
-    own = {name: child for name, child in own.items() if any(True for _ in child.parameters())}
+    own = {name: child for name, child in own.items() if _has_weights(child)}
     named = _names_in(type(owner), method, set())
     return [child for name, child in own.items() if name in named] or list(own.values())
 
@@ -56,7 +56,7 @@ def modules_around(model: nn.Module, names: Mapping[nn.Module, str], encoder: nn
     home = model.get_submodule(names[encoder].rpartition(".")[0])
     language = _language_parts(model)
     beside = [child for child in home.children() if not _is_language(child, language) and not _holds_layers(child)]
-    return [child for child in home.children() if child is encoder or (child in beside and list(child.parameters()))]
+    return [child for child in home.children() if child is encoder or (child in beside and _has_weights(child))]
 
 
 def goes_past(kind: type, method: str) -> bool:
@@ -96,6 +96,11 @@ def _asked(model: nn.Module, getter: str) -> nn.Module | None:
     except (AttributeError, NotImplementedError):
         return None
     return found if isinstance(found, nn.Module) else None
+
+
+def _has_weights(module: nn.Module) -> bool:
+    """Parameters, or what a checkpoint holds in their place: a packed layer has buffers only."""
+    return any(True for _ in module.parameters()) or bool(module.state_dict())
 
 
 def _is_language(module: nn.Module, parts: set[nn.Module]) -> bool:
