@@ -11,6 +11,7 @@ from mmswap.units import parse_bytes
 
 SMALLEST_LIMIT = 256  # bytes; a bare number below is a size whose unit was forgotten
 SMALLEST_CHUNK = 16  # prompt tokens of one forward pass; no smaller step is tried
+KV_KINDS = ("auto", "fp32", "fp16", "bf16", "int8", "fp8_e4m3", "fp8_e5m2")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,7 @@ class RunConfig:
     `decode`: `auto`, or `model` for the model's own forward at every token.
     `prefill_chunk`: most tokens of one prefill step. `vram_limit`: bytes of the card that this process may use, None
     for what the card says; a text such as `14GiB` is read (`--vram-limit`).
+    `kv`: one of `KV_KINDS`; `auto` keeps what the model computes. `kv_unsafe`: an fp8 cache even where it goes wrong.
     """
 
     card: str = "auto"
@@ -101,6 +103,8 @@ class RunConfig:
     decode: str = "auto"
     prefill_chunk: int = 2048
     vram_limit: int | None = None
+    kv: str = "auto"
+    kv_unsafe: bool = False
     trust_remote_code: bool = False
     image: ImageConfig = field(default_factory=ImageConfig)
     swap: SwapConfig = field(default_factory=SwapConfig)
@@ -113,6 +117,7 @@ class RunConfig:
             self.dtype in ("auto", "float32", "float16", "bfloat16"),
             "--dtype must be auto, float32, float16 or bfloat16.",
         )
+        _require(self.kv in KV_KINDS, f"--kv {self.kv} is not known: use {', '.join(KV_KINDS)}.")
         _require(self.prefill_chunk >= 16, "--prefill-chunk must be 16 tokens or more.")
         object.__setattr__(self, "vram_limit", _limit(self.vram_limit))
 

@@ -31,6 +31,7 @@ from mmswap.llm.checkpoint import check_checkpoint
 from mmswap.llm.context import ContextBeyondCard, choose_context
 from mmswap.llm.ending import end_ids
 from mmswap.llm.fast import STEPS, LeanStep, Refused, open_lean
+from mmswap.llm.kv.caching import Caching, decide
 from mmswap.llm.loader import load_config, load_model, resolve_dtype, stored_dtype
 from mmswap.llm.memory import TextMemory, prefill_cost, query_groups
 from mmswap.llm.parts import find_parts
@@ -101,6 +102,7 @@ class Runtime:
         self.model = self._load_model(folder, progress)
         parts = find_parts(self.model)
         tower = find_tower(self.model)
+        self.caching = self._caching(say)
         experience = experience_of(self.model, self.card)
         policy = policy_of(self.card.device)
         known = experience.profile.scratch if experience.profile is not None else None
@@ -264,6 +266,12 @@ class Runtime:
         return load_model(
             folder, dtype=dtype, attention=self.config.attention, trust_remote_code=trust, progress=progress
         )
+
+    def _caching(self, say: Say) -> Caching:
+        """How keys and values are kept; found out before the weights take the card, for it may be refused."""
+        kv, aloud = self.config.kv, partial(_aloud, say)
+        known = {"tensors": self._checkpoint.tensors, "unsafe": self.config.kv_unsafe}
+        return decide(self.model, kv, say=say, warn=aloud, **known)
 
     def _made_for(self) -> int:
         """Tokens that the model was made for."""

@@ -96,6 +96,7 @@ class Stream(Iterator[str]):
             context=runtime.context,
             replay=None if encoded is None else lambda: runtime.encoder.tower.replay(encoded.features),
             lean=runtime.lean,
+            caching=runtime.caching,
         )
         writer = Writer(generation, runtime.processor.tokenizer, self._sampling.stop, runtime.memory.grow)
         text: list[str] = []

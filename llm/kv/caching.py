@@ -1,6 +1,6 @@
 """What a loaded model's requests keep their keys and values in: decided once, with its reasons.
 
-caching = decide(model, "fp8_e4m3", dtype, say=print)
+caching = decide(model, "fp8_e4m3", say=print)
 cache = caching.open(tokens=300)            # None: transformers' own serves this model
 """
 
@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from mmswap.errors import OptionError
 from mmswap.llm.checkpoint import Entry
 from mmswap.llm.kv.cache import KvCache
@@ -20,6 +18,7 @@ from mmswap.llm.kv.given import given_scales
 from mmswap.llm.kv.kinds import Kind, kv_kind
 from mmswap.llm.kv.measuring import key_of
 from mmswap.llm.kv.opening import Survey, refuse, unusual
+from mmswap.llm.parts import find_parts
 
 Say = Callable[[str], None]
 
@@ -40,7 +39,6 @@ class Caching:
 def decide(
     model: Any,
     name: str,
-    dtype: torch.dtype,
     *,
     tensors: Mapping[str, Entry] | None = None,
     unsafe: bool = False,
@@ -50,13 +48,13 @@ def decide(
     """The cache for `--kv name`.
 
     Args:
-        dtype: of the model, which `auto` keeps. tensors: of the checkpoint, which may bring scales.
+        name: of the kind; `auto` is what the decoder computes in. tensors: of the checkpoint, which may bring scales.
         unsafe: an 8-bit float is used even where it is known to go wrong. say, warn: told what was decided.
 
     Raises:
         OptionError: this model cannot have that kind, or would answer wrongly with it.
     """
-    kind = kv_kind(name, dtype)
+    kind = kv_kind(name, find_parts(model).embeddings.weight.dtype)
     why = unusual(model)
     if why is not None:
         if name != "auto":
@@ -68,7 +66,7 @@ def decide(
     refuse(model, kind, calibration, unsafe=unsafe)
     if unsafe and kind.float8:
         warn(f"--kv-unsafe: {kind.name} is used whether or not it is known to answer rightly on this model.")
-    say(f"KV cache: {kind.name}, {_reason(name, calibration)}.")
+    say(f"KV cache: {kind.name}, {_reason(name, kind, calibration)}.")
     return Caching(kind, survey, calibration)
 
 
@@ -90,9 +88,11 @@ def _known(
     return Calibration("", "", "scales of the checkpoint", given=given.by_layer)
 
 
-def _reason(name: str, calibration: Calibration | None) -> str:
+def _reason(name: str, kind: Kind, calibration: Calibration | None) -> str:
     if name == "auto":
         return "as the model computes"
+    if not kind.quantised:
+        return "as asked for"
     if calibration is None:
         return "as asked for; its ranges are taken from the first tokens of each prompt"
     return f"as asked for, with {'' if calibration.given else 'offsets '}{calibration.how}"

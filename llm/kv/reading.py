@@ -44,9 +44,9 @@ boulangerie reste ouverte jusqu'à dix-neuf heures. La biblioteca abre los lunes
 
 {"id": 90312, "name": "northern lamp", "tags": ["iron", "oil", "hook"], "price": 74.5, "stock": {"A": 3, "B": 0}}
 
-User: The picture shows a red square left of a blue circle. Which is larger? Assistant: The circle is a little larger;
-its diameter is about a fifth more than the side of the square. User: And what is between them? Assistant: Nothing but the
-white background, with a thin grey shadow under the circle.
+User: The picture shows a red square left of a blue circle. Which is larger? Assistant: The circle is larger;
+its diameter is about a fifth more than the side of the square. User: And what is between them? Assistant: Nothing but
+the white background, with a thin grey shadow under the circle.
 
 Whoever keeps bees learns to move slowly. A hive is a noise before it is anything else: a low hum when all is well, a
 thinner one when the queen is gone. In spring the first flights are short, and the snow around the box is dotted with

@@ -11,7 +11,7 @@ import typer
 
 from mmswap.cli import progress, report
 from mmswap.cli.options import CARDS, Attention, Dtype, Json, number, whole
-from mmswap.config import RunConfig, SamplingConfig
+from mmswap.config import KV_KINDS, RunConfig, SamplingConfig
 from mmswap.errors import OptionError
 
 Images = Annotated[
@@ -44,6 +44,10 @@ def chat(
     decode: Annotated[
         str, typer.Option(metavar="HOW", help="auto, or model: every token through the model's own forward.")
     ] = "auto",
+    kv: Annotated[str, typer.Option(metavar="KIND", help=f"How the KV cache is kept: {', '.join(KV_KINDS)}.")] = "auto",
+    kv_unsafe: Annotated[
+        bool, typer.Option("--kv-unsafe", help="Use an fp8 cache even where it is known to go wrong.")
+    ] = False,
     prefill_chunk: Annotated[int, whole("TOKENS", "Most tokens of the prompt in one forward pass.")] = 2048,
     mmproj_swap_layers: Annotated[
         int, whole("N", "Units to evict for an image: -1 as many as needed, 0 never, N always N.")
@@ -92,6 +96,8 @@ def chat(
         context=context,
         attention=attention,
         decode=decode,
+        kv=kv,
+        kv_unsafe=kv_unsafe,
         prefill_chunk=prefill_chunk,
         trust_remote_code=trust_remote_code,
         image_min_pixels=image_min_pixels,

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from mmswap.config import SamplingConfig
 from mmswap.errors import ContextOverflow, ModelError, NonFiniteLogits
 from mmswap.llm.decode import Generation, generate
-from mmswap.llm.kv.caching import decide
 from mmswap.llm.fast import LeanStep, Refused, open_lean
+from mmswap.llm.kv.caching import decide
 from mmswap.vision.tower import find_tower
 
 END = 100_000  # never emitted
@@ -48,7 +48,7 @@ def start(model: Any, inputs: dict[str, Tensor], chunk: int = 2048, **more: Any)
     pictured = any("pixel" in name for name in inputs)
     replay = functools.partial(tower.replay, tower.run(tower.call_for(inputs))) if pictured else None
     settings = {"sampling": SamplingConfig(max_new_tokens=NEW), "end_ids": frozenset({END}), "context": 512, **more}
-    settings.setdefault("caching", decide(model, "auto", model.dtype))
+    settings.setdefault("caching", decide(model, "auto"))
     return generate(model, inputs, prefill_chunk=chunk, replay=replay, **settings)
 
 
