@@ -54,6 +54,7 @@ def refusal(device: torch.device) -> str | None:
     """Why nothing is computed on `device` by Triton; None when it is."""
     try:
         module = import_module("triton")
+        import_module("triton.language")
     except ModuleNotFoundError:
         return f"the package {'triton-windows' if WINDOWS else 'triton'} is not installed"
     except Exception as error:
