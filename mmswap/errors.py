@@ -97,7 +97,7 @@ def told(error: BaseException) -> str:
         return error.strerror if error.filename is None else f"{error.strerror}: {error.filename}"
     if isinstance(error, KeyError) and error.args:
         key = error.args[0]
-        return str(key)[:200].rstrip(".:") if " " in str(key) else f"{key!r:.160} is missing"
+        return str(key)[:200].rstrip(".:!") if " " in str(key) else f"{key!r:.160} is missing"
     if not lines:
         return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(error).__name__).lower()
-    return lines[0].rstrip(".:")[:200]
+    return lines[0].rstrip(".:!")[:200]

@@ -17,7 +17,7 @@ PAGE = ROOT / "mmswap" / "doctor" / "check.py"  # for bug reports: there the kin
     ("error", "words"),
     [
         (ValueError("aspect ratio must be below 200.\nDetails follow"), "aspect ratio must be below 200"),
-        (RuntimeError("\n  no such thing:\n"), "no such thing"),
+        (RuntimeError("\n  no such thing!.\n"), "no such thing"),
         (KeyError("text_config"), "'text_config' is missing"),
         (KeyError("7 patches are not among them."), "7 patches are not among them"),
         (MemoryError(), "memory error"),
