@@ -7,13 +7,15 @@ no code of a checkpoint is run. Knows no torch.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mmswap import profiles
 from mmswap.errors import ModelError
-from mmswap.llm.source import HUB_ID
+
+HUB_ID = re.compile(r"[A-Za-z0-9_.-]{1,96}(/[A-Za-z0-9_.-]{1,96})?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,10 @@ def _cached(name: str) -> Path | None:
     """The snapshot of a hub id in the local cache."""
     if not HUB_ID.fullmatch(name):
         return None
+    from huggingface_hub import constants
+
+    if not (Path(constants.HF_HUB_CACHE) / f"models--{name.replace('/', '--')}").is_dir():
+        return None  # the rest of the hub's library takes longer to import than all else here
     from huggingface_hub import try_to_load_from_cache
 
     try:

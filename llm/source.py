@@ -6,15 +6,14 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 
 from huggingface_hub import errors as hub
 from huggingface_hub import snapshot_download
 
 from mmswap.errors import ModelError
+from mmswap.llm.config_source import HUB_ID
 
-HUB_ID = re.compile(r"[A-Za-z0-9_.-]{1,96}(/[A-Za-z0-9_.-]{1,96})?")
 _NEEDED = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "*.tiktoken")
 
 

@@ -16,8 +16,7 @@ from mmswap.llm.memory import TextMemory, prefill_cost, query_groups
 from mmswap.llm.parts import find_parts
 from mmswap.swap.dry_run import REMEMBERED, DryRun
 from mmswap.swap.tracker import LiveTracker
-from mmswap.vision.encoder import run_tower
-from mmswap.vision.tower import find_tower
+from mmswap.vision.tower import find_tower, run_tower
 
 PER_TOKEN = 48  # bytes of ids, kinds and positions that the request keeps beside the cache
 

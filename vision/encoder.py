@@ -31,12 +31,12 @@ from mmswap.units import MIB, format_bytes
 from mmswap.vision.cache import FeatureCache, content_key
 from mmswap.vision.job import Encoded, Job
 from mmswap.vision.merge import CannotMerge, merge
-from mmswap.vision.tower import Call, Tower, find_tower
+from mmswap.vision.tower import Call, Tower, run_tower
 
 Say = Callable[[str], None]
 Singles = Callable[[], Sequence[Mapping[str, torch.Tensor]]]
 
-__all__ = ["Encoded", "Encoder", "Job", "no_window", "run_tower"]
+__all__ = ["Encoded", "Encoder", "Job", "no_window"]
 
 CACHE_BYTES = 256 * MIB
 HOST = HostCard()
@@ -276,11 +276,6 @@ class Encoder:
                 tensor.data = home
             interrupts.let_go(homes)
             interrupts.deliver()
-
-
-def run_tower(model: nn.Module, call: Call) -> Any:
-    """The features of `call` on `model`: the live one, or a twin of it."""
-    return find_tower(model).run(call)
 
 
 def _require(decided: Plan) -> None:

@@ -71,6 +71,11 @@ class Tower:
         self._model = model
         self._entries = dict(entries)
 
+    @property
+    def entries(self) -> tuple[tuple[nn.Module, str], ...]:
+        """Module and method of every callable that the model may ask."""
+        return tuple(self._entries.values())
+
     @torch.no_grad()
     def call_for(self, inputs: Mapping[str, Any]) -> Call:
         """The call that the model makes for these inputs, found without running the tower.
@@ -106,7 +111,7 @@ class Tower:
         try:
             return ask(*call.args, **call.kwargs)
         except RuntimeError as error:  # not every tower casts what it is given
-            if "type" not in str(error) or (dtype := _dtype_of(owner)) == torch.float32:
+            if "type" not in str(error) or (dtype := _dtype_of(self.modules[0][1])) == torch.float32:
                 raise
         cast = call.mapped(lambda tensor: tensor.to(dtype) if tensor.dtype == torch.float32 else tensor)
         return ask(*cast.args, **cast.kwargs)
@@ -165,6 +170,11 @@ def find_tower(model: nn.Module) -> Tower:
         )
     modules = tuple((names[part], part) for part in parts)
     return Tower(model, entries, modules)
+
+
+def run_tower(model: nn.Module, call: Call) -> Any:
+    """The features of `call` on `model`: the live one, or a twin of it."""
+    return find_tower(model).run(call)
 
 
 def accepted(model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any]:

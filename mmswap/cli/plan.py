@@ -76,16 +76,15 @@ def plan(
 
 
 def _sized(model: str, room: Any, wish: Any, dtype: str, attention: str) -> Any:
-    """Imported here and not before: torch and transformers take longer than all mistakes in the options."""
     if not model.strip():
         raise ModelError("The name of the model is empty: give a folder, a config.json, or a hub id.")
-    import torch
-
-    from mmswap.blueprint import Blueprint
+    from mmswap.sizing.memory import remembered
     from mmswap.sizing.sizer import size_up
 
-    wanted = None if dtype == "auto" else getattr(torch, dtype)
-    return size_up(Blueprint.of(model, attention=attention, dtype=wanted), room, wish)
+    facts = remembered(model, room, dtype=dtype, attention=attention)
+    sizing = size_up(facts, room, wish)
+    facts.keep()
+    return sizing
 
 
 def _draw(sizing: Any, png: Path) -> None:

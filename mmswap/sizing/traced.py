@@ -24,8 +24,7 @@ from mmswap.swap.peak import Peak
 from mmswap.swap.replay import ARENA, TORCH, Policy
 from mmswap.swap.scratch import ScratchTable
 from mmswap.vision.cache import tensor_bytes
-from mmswap.vision.encoder import run_tower
-from mmswap.vision.tower import Call
+from mmswap.vision.tower import Call, run_tower
 
 
 def traced(blueprint: Blueprint, room: Room) -> Traced:

@@ -12,7 +12,7 @@ from whole_folders import make_whole
 from mmswap.blueprint import Blueprint
 from mmswap.sizing.scales import Scale
 from mmswap.swap.dry_run import DryRun
-from mmswap.vision.encoder import run_tower
+from mmswap.vision.tower import run_tower
 
 TINY = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
 
