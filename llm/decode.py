@@ -65,12 +65,14 @@ class Generation(Iterator[Token]):
         finish_reason: None while it runs, then `stop` (an end id), `length` (max_new_tokens or the context) or
             `cancelled` (`should_stop`, or closed early).
         seed: what the sampler was seeded with.
+        cache: the KV cache once the prompt is in it, until the answer ends.
     """
 
     def __init__(self, steps: Callable[[Generation], Iterator[Token]], prompt_tokens: int, sampler: Sampler) -> None:
         self.statistics = Statistics(prefill_tokens=prompt_tokens)
         self.finish_reason: str | None = None
         self.seed = sampler.seed
+        self.cache: Any = None
         self._steps = steps(self)
 
     def __next__(self) -> Token:
@@ -125,6 +127,7 @@ def generate(
             yield from _loop(run, request, sampler, end_ids, room, should_stop or (lambda: False))
         finally:
             request.drop()
+            run.cache = None
 
     return Generation(steps, len(prompt), sampler)
 
@@ -146,6 +149,7 @@ def _loop(
         if token < 0:
             token = sampler.next(request.prefill(statistics))
             statistics.prefill_seconds = time.perf_counter() - begun
+            run.cache = request.cache
         else:
             token = sampler.next(request.step(token))
             statistics.decode_seconds += time.perf_counter() - begun
@@ -206,6 +210,11 @@ class _Request:
             given = next_inputs(self._prepared, self._outputs, token)
             self._outputs = self._prepared.model(**given, return_dict=True)
         return self._last_logits()
+
+    @property
+    def cache(self) -> Any:
+        """What the model keeps of the prompt, once it has gone through."""
+        return cache_of(self._outputs) if self._outputs is not None else None
 
     def drop(self) -> None:
         """Forget everything: cache, features, outputs."""

@@ -35,13 +35,14 @@ class GraphStep:
 
     def __init__(self, lean: LeanStep, record: Record) -> None:
         self.lean = lean
+        self.begin, self.noting = lean.begin, lean.noting
         self.captures = 0
         self._record = record
         self._replay: Replay | None = None
         self._where: tuple[Any, ...] = ()
         self._state: State | None = None
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def __call__(self, token: int, state: State) -> Tensor:
         """The logits [V] of the token that follows; they are overwritten by the next call.
 
@@ -56,7 +57,7 @@ class GraphStep:
             self._replay = self._record(lambda: self.lean.forward(state))
             self._where = where
             self.captures += 1
-        return self._replay()
+        return self._replay()[0]
 
     def _places(self, state: State) -> tuple[Any, ...]:
         """All addresses; looked up again when the request or the size of its cache is another."""
@@ -76,7 +77,7 @@ def open_graph(lean: LeanStep, open_cache: OpenCache, record: Record | None = No
     """
     if record is None:
         if lean.device.type != "cuda":
-            return lean, f"{lean.device.type} has no graphs"
+            return lean, "a processor has no graphs"
         record = captured
     try:
         step = GraphStep(lean, record)
@@ -122,7 +123,7 @@ def _prove(lean: LeanStep, step: GraphStep, open_cache: OpenCache) -> None:
             raise NotCaptured("its cache is not ours alone")
         states.append(state)
     for token in range(1, 1 + TOKENS):
-        with torch.inference_mode():
+        with torch.no_grad():
             wanted = lean(token, states[0]).clone()
             given = step(token, states[1])
         worst = float((given.float() - wanted.float()).abs().max() / wanted.float().abs().max().clamp(min=1e-30))

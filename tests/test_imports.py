@@ -25,6 +25,7 @@ FLOORS = {
     "mmswap.hip_ext": 0,
     "mmswap.answer": 4,
     "mmswap.chat": 4,
+    "mmswap.bench": 4,
     "mmswap.blueprint": 4,
     "mmswap.doctor": 4,
     "mmswap.foresight": 4,

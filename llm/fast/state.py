@@ -24,13 +24,13 @@ class State:
 
     Attributes:
         tokens: in the cache. position: of the next token; pictures make the two differ.
-        ids, at: int32 [1, 1] on the card: the token that is under way, and its position.
+        ids: int32 [B, 1] on the card: the token of each row that is under way. at: int32 [1, 1]: its position.
         start, length: int32 [1] on the card: the slot of that token, and how many there are with it.
         ropes: its pairs (cos, sin).
         own: the cache is ours, preallocated: its slots are written in place.
 
     Args:
-        control: int32 [4] on the card; requests that take turns may share one.
+        control: int32 [3 + B] on the card; requests that take turns may share one. All rows stand at one position.
         direct: every layer's attention is ours.
     """
 
@@ -39,21 +39,20 @@ class State:
         self.tokens = int(cache.get_seq_length())
         self.position = self.tokens if position is None else position
         self._control = control
-        self.ids, self.at = self._control[0:1].view(1, 1), self._control[1:2].view(1, 1)
-        self.start, self.length = self._control[2:3], self._control[3:4]
+        self.at, self.start, self.length = control[0:1].view(1, 1), control[1:2], control[2:3]
+        self.ids = control[3:].view(-1, 1)
         self.ropes: list[Pair] = []
         self.own = direct and isinstance(cache, KvCache) and not cache.kept
         self._ahead = 0
         self._looks: dict[int, Any] = {}
 
-    def put(self, token: int) -> None:
-        """Take the next token in: room is made for it, and its numbers are written to the card."""
+    def put(self, *tokens: int) -> None:
+        """Take the next token of each row in: room is made for it, and its numbers are written to the card."""
         if self.own and self.tokens + 1 > self.cache.capacity:
             self.settle()
             self.cache.grow(self.tokens + 1)
             self._looks.clear()
-        numbers = [token, self.position, self.tokens, self.tokens + 1]
-        self._control.copy_(torch.tensor(numbers, dtype=torch.int32))
+        self._control.copy_(torch.tensor([self.position, self.tokens, self.tokens + 1, *tokens], dtype=torch.int32))
         self.tokens += 1
         self.position += 1
         self._ahead += 1

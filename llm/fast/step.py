@@ -6,7 +6,7 @@ every call, so that evicting and restoring them goes on as before.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -63,6 +63,11 @@ class LeanStep:
         """The state of a request whose prompt is in `cache`; its next token stands at `position`."""
         return State(cache, position, self._control, direct=not self.opaque)
 
+    def begin_many(self, cache: Any, rows: int) -> State:
+        """The state of `rows` sequences of one length; `many` takes them on."""
+        control = torch.zeros(3 + rows, dtype=torch.int32, device=self.device)
+        return State(cache, None, control, direct=not self.opaque)
+
     @property
     def device(self) -> torch.device:
         """Where it runs."""
@@ -72,14 +77,20 @@ class LeanStep:
         """Where its weights lie."""
         return tuple(tensor.data_ptr() for part in self._modules for tensor in (*part.parameters(), *part.buffers()))
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def __call__(self, token: int, state: State) -> Tensor:
         """The logits [V] of the token that follows `token`, which goes into the state's cache."""
         state.put(token)
+        return self.forward(state)[0]
+
+    @torch.no_grad()
+    def many(self, tokens: Sequence[int], state: State) -> Tensor:
+        """The logits [B, V] of what follows one token of each row."""
+        state.put(*tokens)
         return self.forward(state)
 
     def forward(self, state: State) -> Tensor:
-        """The same for the token that `state` holds on the card; nothing in it depends on the host's numbers."""
+        """The logits [B, V] of the tokens that `state` holds on the card; nothing here depends on the host."""
         x = self._embeddings(state.ids)
         if self._scale != 1.0:
             x = x * self._scale
@@ -95,4 +106,4 @@ class LeanStep:
             else:
                 h, x = norm.joined(y, x)
         logits = self._head(h)
-        return (logits if self._tail is None else self._tail(logits))[0, -1]
+        return (logits if self._tail is None else self._tail(logits))[:, -1]

@@ -1,4 +1,4 @@
-"""The command line: `chat`, `plan`, `profile`, `doctor`. Mistakes end in one sentence and exit code 2."""
+"""The command line: `chat`, `plan`, `profile`, `bench`, `doctor`. Mistakes end in one sentence and exit code 2."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from mmswap import __version__
+from mmswap.cli.bench import bench
 from mmswap.cli.chat import chat
 from mmswap.cli.doctor import doctor
 from mmswap.cli.plan import plan
@@ -28,7 +29,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (chat, plan, profile, doctor):
+for command in (chat, plan, profile, bench, doctor):
     app.command()(command)
 
 

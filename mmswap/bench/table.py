@@ -1,0 +1,51 @@
+"""Rows of figures in a CSV that grows: a new run adds, it never replaces."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from mmswap.errors import OptionError
+
+COLUMNS = (
+    "date",
+    "model",
+    "device",
+    "torch",
+    "transformers",
+    "python",
+    "threads",
+    "what",
+    "size",
+    "unit",
+    "p20",
+    "p50",
+    "p80",
+    "GB/s",
+    "copy GB/s",
+    "share",
+)
+
+
+def append(rows: Iterable[Mapping[str, object]], path: Path) -> None:
+    """Add the rows, with today's date; a file that is not there yet gets a first line of names.
+
+    Raises:
+        OptionError: the file cannot be written, or is another table.
+    """
+    today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
+    try:
+        known = path.is_file() and path.stat().st_size > 0
+        if known:
+            with path.open(encoding="utf-8", newline="") as file:
+                if next(csv.reader(file)) != list(COLUMNS):
+                    raise OptionError(f"{path} is a table with other columns: name another file.")
+        with path.open("a", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+            if not known:
+                writer.writeheader()
+            writer.writerows({"date": today, **row} for row in rows)
+    except OSError as error:
+        raise OptionError(f"{path} cannot be written: {error.strerror}.") from None
