@@ -31,7 +31,7 @@ HOMES = {
 
 ON_CARDS = tuple(HOMES)
 ON_HOST = ("cpu", REFERENCE)
-_REMEMBERED = 4096  # choices; a prompt of every length is one
+_REMEMBERED = 4096  # choices of an op; a prompt of every length is one
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Resolved(NamedTuple):
 _forced = AUTO
 _backends: dict[str, Backend | str] = {}
 _availability: dict[tuple[str, torch.device], str | None] = {}
-_chosen: dict[Any, Callable[..., Any]] = {}
+_chosen: dict[str, dict[Any, Callable[..., Any]]] = {}
 
 
 def use(name: str, device: torch.device | str | None = None) -> None:
@@ -83,7 +83,8 @@ def use(name: str, device: torch.device | str | None = None) -> None:
     global _forced
     check(name, device)
     _forced = name
-    _chosen.clear()
+    for memory in _chosen.values():
+        memory.clear()
 
 
 def check(name: str, device: torch.device | str | None = None) -> None:
@@ -146,16 +147,30 @@ def resolve(op: str, *arguments: Any) -> Resolved:
     raise AssertionError(f"no backend takes {op}: {refused}")
 
 
-def chosen(op: str, check: Callable[..., None], arguments: tuple[Any, ...]) -> Callable[..., Any]:
-    """As `resolve`, from memory where a call like this one was made before; `check` sees the others first."""
-    key = (op, *[_key(argument) for argument in arguments])
-    run = _chosen.get(key)
-    if run is None:
-        check(*arguments)
-        if len(_chosen) >= _REMEMBERED:
-            _chosen.clear()
-        run = _chosen[key] = resolve(op, *arguments).run
-    return run
+def chooser(op: str, check: Callable[..., None]) -> Callable[[tuple[Any, ...]], Callable[..., Any]]:
+    """As `resolve`, for arguments in a tuple, from memory where a call like this one was made before.
+
+    `check` sees what is new. Tensors lie on one device, so the first one's stands for all.
+    """
+    memory = _chosen.setdefault(op, {})
+
+    def choose(arguments: tuple[Any, ...]) -> Callable[..., Any]:
+        key: list[Any] = [arguments[0].device]
+        for argument in arguments:
+            if isinstance(argument, Tensor):
+                key += (argument.shape, argument.dtype, argument.is_contiguous() or argument.stride())
+            else:
+                key.append(tuple(argument) if argument.__class__ is list else argument)
+        known = tuple(key)
+        run = memory.get(known)
+        if run is None:
+            check(*arguments)
+            if len(memory) >= _REMEMBERED:
+                memory.clear()
+            run = memory[known] = resolve(op, *arguments).run
+        return run
+
+    return choose
 
 
 def _load(name: str) -> Backend | str:
@@ -171,12 +186,6 @@ def _load(name: str) -> Backend | str:
             lines = str(error).splitlines() or [""]
             _backends[name] = f"it cannot be imported: {type(error).__name__}: {lines[0]}"
     return _backends[name]
-
-
-def _key(argument: Any) -> Any:
-    if isinstance(argument, Tensor):
-        return argument.shape, argument.stride(), argument.dtype, argument.device
-    return tuple(argument) if isinstance(argument, list) else argument
 
 
 def _device(arguments: tuple[Any, ...]) -> torch.device:

@@ -1,4 +1,4 @@
-"""Attention of one token over a cache, on the processor: torch's flash kernel, query heads of a key head as its rows.
+"""Attention of one token over a cache, on the processor, by torch's flash kernel.
 
 The slots are cut to those that hold a token, so nothing else is read. Knows no ring order: none is needed.
 """
@@ -12,8 +12,8 @@ from torch.nn import functional
 from mmswap.llm.ops import kv_reference
 from mmswap.llm.ops.backends import Implementation
 
-_E4M3 = 256.0
-"""What the halves that `decoded` makes of float8_e4m3fn are short of."""
+_FEW = 4
+"""In bfloat16 this many query heads of a key head are worth being rows of one product; in other dtypes two are."""
 
 
 def decode_attention(
@@ -39,32 +39,42 @@ def decode_attention(
     if soft_cap or sinks is not None or mask is not None or length.shape[0] != 1 or not (held and alike):
         plain = (widened(keys), widened(values)) if keys.dtype.itemsize == 1 else (keys, values)
         return kv_reference.decode_attention(q, *plain, length, scale, soft_cap, k_scale, v_scale, sinks, mask)
-    rows = q.view(batch, heads, -1, channels)
     if keys.dtype.itemsize > 1:
-        result = functional.scaled_dot_product_attention(rows, keys, values, scale=scale)
-        return result.reshape(*q.shape[:3], -1)
-    wide = rows.float() if k_scale is None else rows * k_scale.float().unsqueeze(1)
-    weights = widened(values)
+        shared = q.shape[1] // heads
+        if shared == 1 or (shared < _FEW and q.dtype == torch.bfloat16):
+            return functional.scaled_dot_product_attention(q, keys, values, scale=scale, enable_gqa=shared > 1)
+        rows = q.view(batch, heads, shared, channels)
+        return functional.scaled_dot_product_attention(rows, keys, values, scale=scale).view(q.shape)
+    rows = q.view(batch, heads, -1, channels)
+    rows = rows.float() if k_scale is None else rows * k_scale.float().unsqueeze(1)
+    k, short = _decoded(keys)
+    v, _ = _decoded(values)
     if v_scale is not None and v_scale.dim() == 3:
-        weights = weights.mul_(v_scale.unsqueeze(-1))
-    result = functional.scaled_dot_product_attention(wide, widened(keys), weights, scale=scale)
+        v = v.mul_(v_scale.unsqueeze(-1))
+    result = functional.scaled_dot_product_attention(rows, k, v, scale=scale * short)
     if v_scale is not None and v_scale.dim() == 2:
-        result = result * v_scale.unsqueeze(1)
-    return result.to(q.dtype).reshape(*q.shape[:3], -1)
+        result = result.mul_(v_scale.unsqueeze(1))
+    return (result if short == 1 else result.mul_(short)).to(q.dtype).view(q.shape)
 
 
 def widened(codes: Tensor) -> Tensor:
-    """float32 numbers of 8-bit codes. torch's own cast of float8_e4m3fn takes ten times as long.
+    """float32 numbers of 8-bit codes."""
+    wide, short = _decoded(codes)
+    return wide if short == 1 else wide.mul_(short)
+
+
+def _decoded(codes: Tensor) -> tuple[Tensor, float]:
+    """float32 numbers, and what they are to be multiplied by. torch's own cast of float8 takes ten times as long.
 
     The bits of a float8_e5m2 are the upper half of a float16. Those of a float8_e4m3fn, sign apart, stand in a float16
     that is 2^-8 of the number; NaN reads as 480, and no store writes it.
     """
     if codes.dtype == torch.int8:
-        return codes.float()
+        return codes.float(), 1.0
     bits = codes.view(torch.int8).to(torch.int16)
     if codes.dtype == torch.float8_e5m2:
-        return bits.bitwise_left_shift_(8).view(torch.float16).float()
-    return bits.bitwise_left_shift_(7).bitwise_and_(-0x4001).view(torch.float16).float().mul_(_E4M3)
+        return bits.bitwise_left_shift_(8).view(torch.float16).float(), 1.0
+    return bits.bitwise_left_shift_(7).bitwise_and_(-0x4001).view(torch.float16).float(), 256.0
 
 
 def _refuses(

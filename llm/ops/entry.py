@@ -11,17 +11,17 @@ from typing import Any
 import torch
 from torch.library import Library, register_fake
 
-from mmswap.llm.ops.backends import chosen
+from mmswap.llm.ops.backends import chooser
 from mmswap.llm.ops.schema import NAMESPACE, OPS, Op
 
 _LIBRARY = Library(NAMESPACE, "DEF")  # type: ignore[no-untyped-call]  # as long as it lives, so do the ops
 
 
 def _entry(name: str, op: Op) -> Callable[..., Any]:
-    check = op.check
+    choose = chooser(name, op.check)
 
     def enter(*arguments: Any) -> Any:
-        return chosen(name, check, arguments)(*arguments)
+        return choose(arguments)(*arguments)
 
     return enter
 

@@ -63,16 +63,18 @@ def shifted(k: Tensor, offset: Tensor | None) -> Tensor:
 
 def token_scales(v: Tensor, dtype: torch.dtype) -> Tensor:
     """[B, heads, T]: what the codes of each token are multiples of; 0 for a token of zeros."""
-    largest = v.float().nan_to_num(0.0).abs().amax(-1) if v.shape[-1] else v.new_zeros(v.shape[:-1]).float()
-    return (largest / CODES).clamp(max=torch.finfo(dtype).max).to(dtype)
+    if not v.shape[-1]:
+        return v.new_zeros(v.shape[:-1], dtype=dtype)
+    scales = v.float().nan_to_num(0.0).abs_().amax(-1).div_(CODES)
+    return scales.clamp_(max=torch.finfo(dtype).max).to(dtype) if dtype == torch.float16 else scales.to(dtype)
 
 
 def quantised(x: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
     """Codes of x / scale: rounded to nearest even, saturating; NaN, 0 / 0 among it, becomes 0."""
     most = float(CODES) if dtype == torch.int8 else torch.finfo(dtype).max
     wide = x.float() if scale is None else x.float() / scale.float()
-    wide = wide.nan_to_num(0.0).clamp(-most, most)
-    return wide.round().to(torch.int8) if dtype == torch.int8 else wide.to(dtype)
+    wide = wide.nan_to_num(0.0).clamp_(-most, most)
+    return wide.round_().to(torch.int8) if dtype == torch.int8 else wide.to(dtype)
 
 
 def put(cache: Tensor, slots: Tensor, rows: Tensor) -> None:

@@ -1,0 +1,150 @@
+"""Each op once, as decode calls it: which backend takes it on this device, why no faster one, and whether it is right.
+
+    for row in table(torch.device("cpu"), torch.bfloat16): print(row.op, row.backend, row.refused)
+
+Small random arguments; knows no model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmswap.llm.ops import reference
+from mmswap.llm.ops.backends import resolve
+from mmswap.llm.ops.cpu_layout import convert, nibbles
+from mmswap.llm.ops.schema import OPS
+from mmswap.llm.quant.layout import Packed4, pack
+
+WIDTH, OUT, GROUP = 256, 64, 128
+QUERIES, HEADS, CHANNELS, SLOTS = 4, 2, 64, 256
+RIGHT = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 4e-2}
+"""Largest difference from the reference, of its largest number, at which an op counts as right."""
+
+Make = Callable[[torch.dtype], tuple[Any, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What computes an op: a backend, and (backend, reason) of the faster ones that do not."""
+
+    op: str
+    backend: str
+    refused: tuple[tuple[str, str], ...]
+
+
+def ops_on(device: torch.device) -> list[str]:
+    """The ops that are asked for there: the processor's layout belongs to the processor."""
+    return [op for op in OPS if op != "int4pack" or (device.type == "cpu" and nibbles() is not None)]
+
+
+def table(device: torch.device, dtype: torch.dtype) -> list[Row]:
+    """Every op with its backend for one token; nothing is computed.
+
+    Raises:
+        OptionError: the backend in force is missing on this device.
+    """
+    return [_row(op, sample(op, device, dtype)) for op in ops_on(device)]
+
+
+def trial(op: str, device: torch.device, dtype: torch.dtype) -> tuple[Row, float]:
+    """Calls one op, and the reference on the same arguments: the largest difference, relative to the largest number.
+
+    Raises:
+        OptionError: the backend in force is missing on this device.
+        Exception: whatever the backend raises.
+    """
+    own, others = sample(op, device, dtype), sample(op, device, dtype)
+    run = resolve(op, *own).run
+    got = _written(op, own, run(*own))
+    wanted = _written(op, others, reference.IMPLEMENTATIONS[op].run(*others))
+    off = max(float((a.float() - b.float()).abs().max() / b.float().abs().max()) for a, b in zip(got, wanted))
+    return _row(op, own), off
+
+
+def sample(op: str, device: torch.device, dtype: torch.dtype) -> tuple[Any, ...]:
+    """Arguments of one call at one token; equal at every call."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        arguments = _MAKERS[op](dtype)
+    return tuple(argument.to(device) if isinstance(argument, Tensor) else argument for argument in arguments)
+
+
+def _row(op: str, arguments: tuple[Any, ...]) -> Row:
+    _, name, refused = resolve(op, *arguments)
+    return Row(op, name, refused)
+
+
+def _written(op: str, arguments: tuple[Any, ...], result: Any) -> tuple[Tensor, ...]:
+    if op == "kv_store":
+        return arguments[2], arguments[3]
+    return result if isinstance(result, tuple) else (result,)
+
+
+def _weight(*experts: int) -> Packed4:
+    rows = OUT * (experts[0] if experts else 1)
+    codes = torch.randint(0, 16, (rows, WIDTH), dtype=torch.uint8)
+    return pack(codes, torch.rand(rows, WIDTH // GROUP).half() * 0.02, group_size=GROUP)
+
+
+def _w4a16(dtype: torch.dtype) -> tuple[Any, ...]:
+    weight = _weight()
+    return _x(dtype), weight.words, weight.scales, weight.zeros, None, None, WIDTH, GROUP
+
+
+def _int4pack(dtype: torch.dtype) -> tuple[Any, ...]:
+    made = convert(_weight())
+    return _x(dtype), made.packed, made.scale_zero, None, None, WIDTH, made.group_size
+
+
+def _expert_linear(dtype: torch.dtype) -> tuple[Any, ...]:
+    weight = _weight(4)
+    parts = (tensor.view(4, OUT, -1) for tensor in (weight.words, weight.scales, weight.zeros))
+    return _x(dtype), torch.tensor([3, 1]), *parts, None, WIDTH, GROUP
+
+
+def _rotary(dtype: torch.dtype) -> tuple[Any, ...]:
+    angles = torch.randn(1, 1, CHANNELS)
+    return _heads(QUERIES, dtype), _heads(HEADS, dtype), angles.cos().to(dtype), angles.sin().to(dtype), []
+
+
+def _kv_store(dtype: torch.dtype) -> tuple[Any, ...]:
+    k, v, start = _heads(HEADS, dtype), _heads(HEADS, dtype), torch.tensor([SLOTS + 3], dtype=torch.int32)
+    return k, v, *(torch.zeros(1, HEADS, SLOTS, CHANNELS, dtype=dtype) for _ in range(2)), start, None, None, None
+
+
+def _decode_attention(dtype: torch.dtype) -> tuple[Any, ...]:
+    keys, values = (torch.randn(1, HEADS, SLOTS, CHANNELS).to(dtype) for _ in range(2))
+    length = torch.tensor([SLOTS - 7], dtype=torch.int32)
+    return _heads(QUERIES, dtype), keys, values, length, CHANNELS**-0.5, 0.0, None, None, None, None
+
+
+def _heads(count: int, dtype: torch.dtype) -> Tensor:
+    return torch.randn(1, count, 1, CHANNELS).to(dtype)
+
+
+def _x(dtype: torch.dtype, width: int = WIDTH) -> Tensor:
+    return torch.randn(1, width).to(dtype)
+
+
+def _norm(dtype: torch.dtype) -> tuple[Any, ...]:
+    return torch.ones(WIDTH, dtype=dtype), 1e-6, 0.0, True
+
+
+_MAKERS: dict[str, Make] = {
+    "w4a16": _w4a16,
+    "int4pack": _int4pack,
+    "linear": lambda dtype: (_x(dtype), torch.randn(OUT, WIDTH).to(dtype), None),
+    "expert_linear": _expert_linear,
+    "rms_norm": lambda dtype: (_x(dtype), *_norm(dtype)),
+    "fused_add_rms_norm": lambda dtype: (_x(dtype), _x(dtype), *_norm(dtype)),
+    "silu_and_mul": lambda dtype: (_x(dtype),),
+    "gelu_and_mul": lambda dtype: (_x(dtype), "tanh"),
+    "rotary": _rotary,
+    "kv_store": _kv_store,
+    "decode_attention": _decode_attention,
+}
