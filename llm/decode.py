@@ -18,7 +18,7 @@ from torch import Tensor
 from mmswap.config import SamplingConfig
 from mmswap.errors import ContextOverflow
 from mmswap.llm.division import cache_of
-from mmswap.llm.fast import LeanStep, State
+from mmswap.llm.fast import State, Step
 from mmswap.llm.kv.caching import Caching
 from mmswap.llm.parts import find_parts
 from mmswap.llm.prefill import Chunking, chunked
@@ -95,7 +95,7 @@ def generate(
     context: int,
     replay: Replay | None = None,
     should_stop: Callable[[], bool] | None = None,
-    lean: LeanStep | None = None,
+    step: Step | None = None,
     caching: Caching | None = None,
 ) -> Generation:
     """Answer one prompt, token by token.
@@ -108,7 +108,7 @@ def generate(
         context: tokens that prompt and answer may hold together.
         replay: makes the context manager in which the model finds its image features (`Tower.replay`).
         should_stop: asked before every step; True ends the answer.
-        lean: the model's lean step (`open_lean`); without it, tokens after the prompt go through its own forward.
+        step: takes tokens after the prompt through the model (`open_lean`, `open_graph`); None: its own forward does.
         caching: how keys and values are kept; without it, in transformers' own cache.
 
     Raises:
@@ -120,7 +120,7 @@ def generate(
         raise ContextOverflow(len(prompt), context)
     room = min(sampling.max_new_tokens, context - len(prompt))
     sampler = Sampler(sampling, prompt)
-    request = _Request(model, dict(inputs), room, prefill_chunk, replay, lean, caching)
+    request = _Request(model, dict(inputs), room, prefill_chunk, replay, step, caching)
 
     def steps(run: Generation) -> Iterator[Token]:
         try:
@@ -172,12 +172,12 @@ class _Request:
         room: int,
         prefill_chunk: int,
         replay: Replay | None,
-        lean: LeanStep | None,
+        step: Step | None,
         caching: Caching | None,
     ) -> None:
         self._model, self._inputs, self._room, self._chunk = model, inputs, room, prefill_chunk
         self._replay = replay or nullcontext
-        self._lean, self._caching = lean, caching
+        self._step, self._caching = step, caching
         self._running: State | None = None
         self._state = RequestState(model)
         self._prepared: Prepared | None = None
@@ -186,25 +186,25 @@ class _Request:
     @torch.no_grad()
     def prefill(self, statistics: Statistics) -> Tensor:
         decoder = find_parts(self._model).decoder
-        noting = self._lean.noting if self._lean is not None else nullcontext
+        noting = self._step.noting if self._step is not None else nullcontext
         with self._state.watching(), self._replay(), noting() as noted:
             tokens = self._inputs["input_ids"].shape[1]
-            cache = self._caching.open(tokens + 1) if self._caching is not None else None
+            cache = self._caching.open(tokens) if self._caching is not None else None
             prepared = self._prepared = prepare(self._model, self._inputs, self._room, cache)
             last_only = "logits_to_keep" not in prepared.kwargs
             with chunked(decoder, self._chunk, last_only=last_only) as statistics.chunking:
                 self._outputs = prepared.model(**first_inputs(prepared), return_dict=True)
         self._inputs = {}
         self._replay = nullcontext
-        if self._lean is not None and (cache := cache_of(self._outputs)) is not None:
-            self._running = self._lean.begin(cache, noted.next if noted is not None else None)
+        if self._step is not None and (cache := cache_of(self._outputs)) is not None:
+            self._running = self._step.begin(cache, noted.next if noted is not None else None)
         return self._last_logits()
 
     @torch.no_grad()
     def step(self, token: int) -> Tensor:
-        if self._running is not None and self._lean is not None:
+        if self._running is not None and self._step is not None:
             self._outputs = None
-            return self._lean(token, self._running)
+            return self._step(token, self._running)
         assert self._prepared is not None
         with self._state.applied():
             given = next_inputs(self._prepared, self._outputs, token)

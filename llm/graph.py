@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmswap.llm.fast import LeanStep, State
+from mmswap.llm.fast import LeanStep, State, Step
 from mmswap.llm.fast.opening import LOOSE
 
 Replay = Callable[[], Tensor]
@@ -68,7 +68,7 @@ class GraphStep:
         return (key, state.addresses(), self.lean.addresses())
 
 
-def open_graph(lean: LeanStep, open_cache: OpenCache, record: Record | None = None) -> tuple[Any, str | None]:
+def open_graph(lean: LeanStep, open_cache: OpenCache, record: Record | None = None) -> tuple[Step, str | None]:
     """The lean step as a graph, if a replayed token gives what an eager one gives.
 
     Args:
@@ -93,7 +93,7 @@ def captured(run: Callable[[], Tensor]) -> Replay:
     Raises:
         NotCaptured: it asks the card for a number, or does something else that a graph cannot hold.
     """
-    aside = torch.cuda.Stream()
+    aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     aside.wait_stream(torch.cuda.current_stream())
     graph = torch.cuda.CUDAGraph()
     try:

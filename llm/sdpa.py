@@ -83,7 +83,7 @@ class _Case:
     causal: bool
 
     def run(self) -> Tensor:
-        return functional.scaled_dot_product_attention(
+        attended: Tensor = functional.scaled_dot_product_attention(
             self.q,
             self.k,
             self.v,
@@ -91,6 +91,7 @@ class _Case:
             is_causal=self.causal,
             enable_gqa=self.q.shape[1] != self.k.shape[1],
         )
+        return attended
 
     def wanted(self) -> Tensor:
         """The same by hand in float32."""
@@ -102,7 +103,8 @@ class _Case:
         )
         if mask is not None:
             scores = scores.masked_fill(~mask, float("-inf"))
-        return scores.softmax(-1) @ v
+        attended: Tensor = scores.softmax(-1) @ v
+        return attended
 
 
 def _cases(device: torch.device, dtype: torch.dtype, heads: int, kv_heads: int, width: int) -> list[_Case]:

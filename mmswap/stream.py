@@ -95,7 +95,7 @@ class Stream(Iterator[str]):
             prefill_chunk=chunk,
             context=runtime.context,
             replay=None if encoded is None else lambda: runtime.encoder.tower.replay(encoded.features),
-            lean=runtime.lean,
+            step=runtime.step,
             caching=runtime.caching,
         )
         writer = Writer(generation, runtime.processor.tokenizer, self._sampling.stop, runtime.memory.grow)

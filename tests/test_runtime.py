@@ -256,8 +256,8 @@ def test_a_card_that_refuses_an_allocation_ends_one_prompt_and_not_the_process(
 ) -> None:
     runtime = mmswap.load(card="sim:1GiB")
     before, calls = fingerprint(runtime.model), []
-    decoder = runtime.model.get_decoder()
-    forward = decoder.forward
+    embeddings = runtime.model.get_input_embeddings()
+    forward = embeddings.forward
 
     def refuse(*args: Any, **kwargs: Any) -> Any:
         calls.append(1)
@@ -266,7 +266,7 @@ def test_a_card_that_refuses_an_allocation_ends_one_prompt_and_not_the_process(
         return forward(*args, **kwargs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(decoder, "forward", refuse)
+        patch.setattr(embeddings, "forward", refuse)
         with pytest.raises(DoesNotFit, match="the card refused it"):
             runtime.chat(QUESTION, [circle()], max_new_tokens=8)
     assert fingerprint(runtime.model) == before

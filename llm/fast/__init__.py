@@ -7,6 +7,6 @@ one after another. Knows transformers' modules and our ops; no card, no pictures
 from mmswap.llm.fast.opening import STEPS, open_lean
 from mmswap.llm.fast.refused import Refused
 from mmswap.llm.fast.state import State
-from mmswap.llm.fast.step import LeanStep
+from mmswap.llm.fast.step import LeanStep, Step
 
-__all__ = ["STEPS", "LeanStep", "Refused", "State", "open_lean"]
+__all__ = ["STEPS", "LeanStep", "Refused", "State", "Step", "open_lean"]

@@ -7,7 +7,8 @@ every call, so that evicting and restoring them goes on as before.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -16,10 +17,23 @@ from mmswap.llm.fast.blocks import Block
 from mmswap.llm.fast.linear import Linear
 from mmswap.llm.fast.mlp import Gated, Opaque
 from mmswap.llm.fast.norm import Norm
-from mmswap.llm.fast.rope import Ropes
+from mmswap.llm.fast.rope import Noted, Ropes
 from mmswap.llm.fast.state import State
 
 Tail = Callable[[Tensor], Tensor]
+
+
+class Step(Protocol):
+    """What takes one token after the prompt through a model: a lean step, or the same captured."""
+
+    def noting(self) -> AbstractContextManager[Noted]:
+        """Around a prefill: where its positions end."""
+
+    def begin(self, cache: Any, position: int | None) -> State:
+        """The state of a request whose prompt is in `cache`; its next token stands at `position`."""
+
+    def __call__(self, token: int, state: State) -> Tensor:
+        """The logits [V] of the token that follows `token`, which goes into the state's cache."""
 
 
 class LeanStep:

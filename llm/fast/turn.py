@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
 
 from torch import Tensor, nn
 
@@ -42,12 +41,12 @@ def _half_split(before: Pair, rope: Pair) -> Turn | None:
     if cos.dim() != 3 or cos.shape[-1] > before[0].shape[-1]:
         return None
     run, _, _ = resolve("rotary", *before, cos, sin, [])
-    return lambda q, k, cos, sin: run(q, k, cos, sin, [])  # type: ignore[no-any-return]
+    return lambda q, k, cos, sin: run(q, k, cos, sin, [])
 
 
 def _own(attention: nn.Module) -> Turn | None:
     """The function that the model's own file defines."""
-    function: Any = getattr(sys.modules[type(attention).__module__], "apply_rotary_pos_emb", None)
+    function: Turn | None = getattr(sys.modules[type(attention).__module__], "apply_rotary_pos_emb", None)
     return function
 
 

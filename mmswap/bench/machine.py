@@ -22,7 +22,7 @@ class Machine:
     """What a row says of where it was taken."""
 
     device: str
-    torch: str
+    library: str
     transformers: str
     python: str
     threads: int

@@ -58,7 +58,7 @@ class Report:
             yield {
                 "model": self.model,
                 "device": self.machine.device,
-                "torch": self.machine.torch,
+                "torch": self.machine.library,
                 "transformers": self.machine.transformers,
                 "python": self.machine.python,
                 "threads": self.machine.threads,
@@ -76,7 +76,7 @@ class Report:
 
 def bench(
     model: Any,
-    lean: Any,
+    step: Any,
     *,
     name: str,
     tokens: int = 64,
@@ -90,7 +90,7 @@ def bench(
     """Measure a model that is in its place.
 
     Args:
-        lean: its lean step, or None.
+        step: takes tokens after the prompt through it; None: its own forward does.
         tokens: decoded after each prompt. prompts: their lengths in tokens. runs: of everything.
         batches: numbers of sequences decoded at once. open_cache: an empty cache of ours for so many tokens.
         chunk: most tokens of one prefill step.
@@ -104,14 +104,17 @@ def bench(
         firsts, steps, read = [], [], 0
         for turn in range(runs):
             first, after, cached = _answer(
-                model, lean, _ids(int(table.shape[0]), length, turn, table.device), tokens, chunk
+                model, step, _ids(int(table.shape[0]), length, turn, table.device), tokens, chunk
             )
             firsts.append(first)
             steps.append(after)
             read = weights + cached
         report.figures.append(Figure("first token", length, "s", spread(firsts)))
         report.figures.append(Figure("decode", length, "tok/s", spread(steps).rate(1.0), read))
-    for rows in batches if lean is not None and open_cache is not None else ():
+    lean = getattr(step, "lean", step)
+    if lean is None or open_cache is None:
+        return report
+    for rows in batches:
         say(f"{rows} sequences at once, {runs} times")
         seconds = [_together(lean, open_cache(WARM + tokens + 1), rows, tokens) for _ in range(runs)]
         report.figures.append(Figure("sequences", rows, "tok/s", spread(seconds).rate(rows)))
@@ -131,7 +134,7 @@ def _together(lean: Any, cache: Any, rows: int, tokens: int) -> float:
     return (time.perf_counter() - begun) / tokens
 
 
-def _answer(model: Any, lean: Any, ids: Tensor, tokens: int, chunk: int) -> tuple[float, float, int]:
+def _answer(model: Any, step: Any, ids: Tensor, tokens: int, chunk: int) -> tuple[float, float, int]:
     """(seconds to the first token, seconds of one after it, bytes of keys and values that the last one looked at)."""
     device = ids.device
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
@@ -144,7 +147,7 @@ def _answer(model: Any, lean: Any, ids: Tensor, tokens: int, chunk: int) -> tupl
         end_ids=frozenset(),
         prefill_chunk=chunk,
         context=ids.shape[1] + WARM + tokens + 1,
-        lean=lean,
+        step=step,
     )
     next(run)
     first = time.perf_counter() - begun

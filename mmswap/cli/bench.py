@@ -30,6 +30,7 @@ def bench(
     ] = None,
     tokens: Annotated[int, whole("TOKENS", "Decoded after each prompt.")] = 64,
     runs: Annotated[int, whole("N", "Of everything; the table shows the middle.")] = 5,
+    batch: Annotated[list[int] | None, whole("N", "Sequences decoded at once; repeat for a sweep.")] = None,
     csv: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Add the rows to this table.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -56,7 +57,15 @@ def bench(
         )
     name = Path(model).name if model else "the carried model"
     report = measure(
-        runtime.model, runtime.step, name=name, tokens=tokens, prompts=lengths, runs=runs, say=_say(sys.stderr.isatty())
+        runtime.model,
+        runtime.step,
+        name=name,
+        tokens=tokens,
+        prompts=lengths,
+        runs=runs,
+        batches=tuple(batch or ()),
+        open_cache=runtime.caching.open,
+        say=_say(sys.stderr.isatty()),
     )
     if csv is not None:
         append(report.rows(), csv)
@@ -73,7 +82,7 @@ def _say(aloud: bool) -> Any:
 def _show(report: Any) -> None:
     machine = report.machine
     print(f"{report.model} on {machine.device}" + (f", {machine.threads} threads" if machine.threads else ""))
-    print(f"torch {machine.torch}, transformers {machine.transformers}; copies {report.copy.p50 / 1e9:.1f} GB/s")
+    print(f"torch {machine.library}, transformers {machine.transformers}; copies {report.copy.p50 / 1e9:.1f} GB/s")
     print(f"{'':<14}{'prompt':>8}{'p20':>10}{'p50':>10}{'p80':>10} {'':<6}{'GB/s':>8}{'share':>8}")
     for row in report.rows():
         share = f"{float(str(row['share'])):.0%}" if row["share"] else ""

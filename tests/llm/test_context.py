@@ -18,7 +18,7 @@ KV, STEP, FIXED = 1000, 5000, 300
 
 def memory_on(card: SimulatedCard | HostCard, kv: int = KV) -> TextMemory:
     def cost_of(step: int, tokens: int, ahead: Ahead) -> PrefillCost:
-        return PrefillCost(STEP + tokens * 10, kv, FIXED)
+        return PrefillCost(STEP + tokens * 10, lambda held: held * kv + FIXED if kv else 0)
 
     return TextMemory(cost_of, card, card.free, 256)
 

@@ -11,14 +11,15 @@ from hypothesis import strategies as st
 from mmswap.card import SimulatedCard
 from mmswap.errors import DoesNotFit
 from mmswap.llm.division import Ahead
-from mmswap.llm.memory import PAGE, PrefillCost, TextMemory, between_powers
+from mmswap.llm.kv.kinds import BLOCK
+from mmswap.llm.memory import PrefillCost, TextMemory, between_powers
 
 
 def memory(capacity: int, peak_per_token: int = 100, kv_per_token: int = 10, chunk: int = 256) -> TextMemory:
     card = SimulatedCard(f"sim:{capacity}")
 
     def cost_of(step: int, tokens: int, ahead: Ahead) -> PrefillCost:
-        return PrefillCost(step * peak_per_token, kv_per_token)
+        return PrefillCost(step * peak_per_token, lambda tokens: tokens * kv_per_token)
 
     made = TextMemory(cost_of, card, card.free, chunk)
     made.card = card  # type: ignore[attr-defined]
@@ -54,11 +55,11 @@ def test_growing_never_claims_more_than_there_is(tokens: int, capacity: int) -> 
     assert made.card.claims == {}  # type: ignore[attr-defined]
 
 
-def test_claims_come_in_pages_where_there_is_room() -> None:
+def test_claims_come_in_blocks_where_there_is_room() -> None:
     made = memory(100_000)
     made.begin(10, 0, lambda _: None)
     assert made.grow(10)
-    assert made.card.claims["KV cache"] == PAGE * 10  # type: ignore[attr-defined]
+    assert made.card.claims["KV cache"] == BLOCK * 10  # type: ignore[attr-defined]
 
 
 @given(st.integers(1, 3000))
@@ -110,13 +111,13 @@ def test_an_answer_ends_where_the_budget_falls_as_the_cache_grows() -> None:
     assert made.refusal.startswith("the next step needs")
 
 
-def test_an_answer_ends_at_its_page_when_others_take_the_card() -> None:
+def test_an_answer_ends_at_its_block_when_others_take_the_card() -> None:
     made = memory(100_000)
     made.begin(100, 0, lambda _: None)
     assert made.grow(100)
     made.card.budget = 500  # type: ignore[attr-defined]
-    assert made.grow(128)  # claimed before
-    assert not made.grow(129)
+    assert made.grow(BLOCK)  # claimed before
+    assert not made.grow(BLOCK + 1)
     assert "0 B can be had" in made.refusal
 
 

@@ -194,7 +194,7 @@ def test_scales_that_a_checkpoint_gives_are_used_and_not_swapped() -> None:
 def test_a_look_at_the_store_is_attention_over_what_update_gives(kind: str, window: int | None) -> None:
     """Past the window, past the capacity, and with ranges that must widen; a ring has no order to keep."""
     case = make(60, tokens=300, batch=2)
-    case.k[:, :, 280:, 3] *= 5
+    case.k[:, :, 280:, 3] *= 2
     made = [GrowingLayer(kv_kind(kind), 1) if window is None else RingLayer(kv_kind(kind), 1, window) for _ in range(2)]
     start = 250
     for layer in made:
