@@ -170,8 +170,8 @@ class _Search:
         beside = (self.times - 1) * near.features
         outside = near.need(near.total) if window else 0  # what lent bytes cannot serve, however many they are
 
-        def fits(patches: int) -> bool:
-            total = planner.pictures.predicted(patches, near)
+        def fits(patches: int, total: int | None = None) -> bool:
+            total = planner.pictures.predicted(patches, near) if total is None else total
 
             def need(lent: int) -> int:
                 own = max(total - lent, -(-outside * total // near.total)) if lent else total
@@ -181,7 +181,9 @@ class _Search:
             seen = self.times * near.picture.tokens * patches // known
             return seen < planner.context and planner.holds(need, features, planner.context, window=window)
 
-        if most >= self._patches(self.cap.edge) and fits(most):
+        top = self._patches(self.cap.edge)
+        line = -(-near.total * top // known)  # enough where a dry run has the last word: a curve takes several
+        if most >= top and ((planner.pictures.confirms(top, near) and fits(top, line)) or fits(top)):
             return self.cap.edge
         patches = largest(1, most, fits)
         if patches is None:
