@@ -84,8 +84,8 @@ def _fatal(check: Check) -> Check:
 
 
 def _about_card(patient: Patient) -> Iterator[Line]:
-    """Devices, memory and attention."""
-    from mmswap.doctor import attention, devices, memory, pinning, steps
+    """Devices, memory, attention and ops."""
+    from mmswap.doctor import attention, devices, memory, ops, pinning, steps
 
     listed = guarded("accelerators", lambda: devices.accelerators(patient), LONG)
     failed = open_patient(patient) if patient.card is None else None
@@ -103,11 +103,13 @@ def _about_card(patient: Patient) -> Iterator[Line]:
     yield from _under("memory", "spill", lambda: memory.spill(card))
     yield "memory", tried.pop(pinning.PINNED)
     compiled = tried.pop(kernels.TRITON_KERNEL, None)
+    table = [tried.pop(name) for name in list(tried) if name.startswith(ops.PREFIX)]
     yield from (("attention", check) for check in tried.values())
     by_backend = {name.removeprefix(steps.ATTENTION): check for name, check in tried.items()}
     yield from _under(
         "attention", "attention", lambda: attention.verdict(by_backend, patient.arch, patient.here.environ)
     )
+    yield from (("ops", check) for check in table)
     if compiled is not None:
         yield "kernels", compiled
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from mmswap.doctor import attention, kernels
+from mmswap.doctor import attention, kernels, ops
 from mmswap.doctor.check import Check, guarded, sentence
 from mmswap.doctor.devices import KERNEL, first_kernel
 from mmswap.doctor.isolation import NoCard, isolated, python_words, say, speak
@@ -26,7 +26,8 @@ def names(patient: Patient) -> list[str]:
     """The steps for this card."""
     backends = [ATTENTION + backend for backend in attention.backends()]
     compiled = [kernels.TRITON_KERNEL] if patient.accelerator and kernels.has_triton() else []
-    return [KERNEL, PINNED, *backends, *compiled]
+    table = ops.names(patient.card) if patient.card is not None else []
+    return [KERNEL, PINNED, *backends, *compiled, *table]
 
 
 def run(name: str, patient: Patient) -> Check:
@@ -37,6 +38,8 @@ def run(name: str, patient: Patient) -> Check:
         return pinned(patient)
     if name == kernels.TRITON_KERNEL:
         return kernels.triton_kernel(patient)
+    if name.startswith(ops.PREFIX):
+        return ops.check(name, patient)
     return attention.self_test(patient.card).check(name.removeprefix(ATTENTION))
 
 

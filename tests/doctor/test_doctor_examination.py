@@ -20,7 +20,7 @@ from mmswap.doctor.examination import examine
 from mmswap.doctor.patient import Patient
 from mmswap.errors import OptionError
 
-SECTIONS = ["system", "devices", "memory", "attention", "kernels", "toolchain", "host", "model"]
+SECTIONS = ["system", "devices", "memory", "attention", "ops", "kernels", "toolchain", "host", "model"]
 
 
 @pytest.fixture(autouse=True)
