@@ -38,5 +38,5 @@ def check(name: str, patient: Patient) -> Check:
     if not off <= RIGHT[dtype]:
         value = f"{row.backend}: wrong results, off by {off:.2g} of the largest value"
         return Check(name, "broken", value, reason, "use --backend reference, and report this page", facts)
-    same = "" if row.backend == "reference" else f"; right within {off:.1g}"
-    return Check(name, "ok", row.backend + same, reason, facts=facts)
+    right = "" if row.backend == "reference" else f", right within {off:.1g}" if off else ", equal to the reference"
+    return Check(name, "ok", row.backend + right, reason, facts=facts)
