@@ -82,11 +82,11 @@ def _plus(a, b, MATH: tl.constexpr):
 def _minus_zero(z, EVEN: tl.constexpr, MATH: tl.constexpr):
     """The pair that takes `_raised` down to code - zero: -(1024 + z), -(64 + z), or -(128 + z) for bfloat16."""
     if MATH == "dot2_bf16" or MATH == "ptx_bf16":
-        return (z * 0x00010001) | -1023360256  # 0xC300C300
+        return (z * 0x00010001) + -1023360256  # 0xC300C300
     elif EVEN:
-        return (z * 0x00010001) | -469703680  # 0xE400E400
+        return (z * 0x00010001) + -469703680  # 0xE400E400
     else:
-        return (z * 0x00100010) | -738143232  # 0xD400D400
+        return (z * 0x00100010) + -738143232  # 0xD400D400
 
 
 @triton.jit

@@ -55,37 +55,81 @@ def group_index(block, place, PART: tl.constexpr, SPAN: tl.constexpr, GROUP: tl.
 
 
 @triton.jit
+def _groups_before(b, STEP: tl.constexpr, GROUP: tl.constexpr):
+    """Groups before block `b`, a multiple of STEP, where that is a whole number for every such b; else 0."""
+    if GROUP > 0 and STEP * 128 % GROUP == 0:
+        return b * 128 // GROUP
+    else:
+        return b * 0
+
+
+@triton.jit
+def _blocks_after(b, STEP: tl.constexpr, GROUP: tl.constexpr):
+    """What is left of `b` when `_groups_before` are gone."""
+    if GROUP == 0 or STEP * 128 % GROUP == 0:
+        return b * 0
+    else:
+        return b
+
+
+@triton.jit
+def _quarters(values):
+    """[N, 4 B] -> four [N, B]: numbers that a lane holds side by side, apart."""
+    N: tl.constexpr = values.shape[0]
+    B: tl.constexpr = values.shape[1] // 4
+    even, odd = tl.split(tl.reshape(values, [N, B, 2, 2]))
+    first, third = tl.split(even)
+    second, fourth = tl.split(odd)
+    return first, second, third, fourth
+
+
+@triton.jit
 def _step(
-    accs, xs, words, scales, zeros, block, place, blocks, pairs,
+    accs, x_ptr, x_rows, words_ptr, scales_ptr, zeros_ptr, word_at, group_at, x_at, b, blocks, pairs,
     GROUP: tl.constexpr, SPAN: tl.constexpr, LAST: tl.constexpr, MATH: tl.constexpr,
 ):  # fmt: skip
-    """`accs` plus the products of one step. LAST: columns that are not there are 0, and nothing of them is read."""
-    there = (block < blocks)[None, :]
-    column = (block * 64 + place)[None, :]
+    """`accs` plus the products of the blocks from `b` on. LAST: columns that are not there are 0, and are not read.
+
+    What moves with b is added to the scalar pointers: offsets of lanes stay as they are throughout the loop.
+    """
+    BW: tl.constexpr = word_at.shape[1]
+    STEP: tl.constexpr = BW // 16
+    quad = tl.arange(0, BW // 4)
+    there = (quad // 4 < blocks - b)[None, :]
+    column = (tl.arange(0, BW) // 16 * 64 + tl.arange(0, BW) % 16)[None, :]
     if LAST:
-        w = tl.load(words, mask=there, other=0)
+        ws = _quarters(
+            tl.load(words_ptr + b * 16 + word_at, mask=(tl.arange(0, BW) // 16 < blocks - b)[None, :], other=0)
+        )
     else:
-        w = tl.load(words)
-    high = w >> 8
+        ws = _quarters(tl.load(words_ptr + b * 16 + word_at))
+    scales_ptr += _groups_before(b, STEP, GROUP)
+    zeros_ptr += _groups_before(b, STEP, GROUP)
+    block = quad // 4 + _blocks_after(b, STEP, GROUP)
     for part in tl.static_range(4 // SPAN):
-        group = group_index(block, place, part, SPAN, GROUP)[None, :]
+        group = group_at + group_index(block, quad % 4 * 4, part, SPAN, GROUP)[None, :]
         if LAST:
-            s = tl.load(scales + group, mask=there, other=0.0).to(tl.float32)
-            z = tl.load(zeros + group, mask=there, other=0).to(tl.int32)
+            s = tl.load(scales_ptr + group, mask=there, other=0.0).to(tl.float32)
+            z = tl.load(zeros_ptr + group, mask=there, other=0).to(tl.int32)
         else:
-            s = tl.load(scales + group).to(tl.float32)
-            z = tl.load(zeros + group).to(tl.int32)
-        sums = _nothing(len(accs), w.shape)
+            s = tl.load(scales_ptr + group).to(tl.float32)
+            z = tl.load(zeros_ptr + group).to(tl.int32)
+        sums = _nothing(len(accs), ws[0].shape)
         for i in tl.static_range(SPAN):
-            d = decoded(w, high, z, SPAN * part + i, MATH)
-            added = ()
+            x4s = ()
             for m in tl.static_range(len(accs)):
+                at = x_ptr + (x_rows[m] + b * 64) + x_at + 16 * (SPAN * part + i)
                 if LAST:
-                    x2 = tl.load(xs[m] + 16 * (SPAN * part + i), mask=column + 16 * (SPAN * part + i) < pairs, other=0)
+                    x2 = tl.load(at, mask=column + (b * 64 + 16 * (SPAN * part + i)) < pairs, other=0)
                 else:
-                    x2 = tl.load(xs[m] + 16 * (SPAN * part + i))
-                added = added + (accumulated(sums[m], d, x2, z, MATH),)
-            sums = added
+                    x2 = tl.load(at)
+                x4s = x4s + (_quarters(x2),)
+            for c in tl.static_range(4):
+                d = decoded(ws[c], ws[c] >> 8, z, SPAN * part + i, MATH)
+                added = ()
+                for m in tl.static_range(len(accs)):
+                    added = added + (accumulated(sums[m], d, x4s[m][c], z, MATH),)
+                sums = added
         scaled = ()
         for m in tl.static_range(len(accs)):
             scaled = scaled + (accs[m] + sums[m] * s,)
@@ -106,60 +150,29 @@ def row_sums(
     x_ptr, words_ptr, scales_ptr, zeros_ptr, row, first, rows, x_stride, columns, blocks, groups,
     GROUP: tl.constexpr, SPAN: tl.constexpr, M: tl.constexpr, BN: tl.constexpr, BW: tl.constexpr, MATH: tl.constexpr,
 ):  # fmt: skip
-    """M float32 [BN, BW], whose sums over BW are weight row `row[n]` times input row `first + m`. `columns` is even."""
+    """M float32 [BN, BW / 4]; their sums are weight row `row[n]` times input row `first + m`. `columns` is even."""
     c = tl.arange(0, BW)
-    block, place = c // 16, c % 16
-    words = words_ptr + (row * (blocks * 16))[:, None] + c[None, :]
-    x = pair_ptr(x_ptr) + (row * 0)[:, None] + (block * 64 + place)[None, :]
-    xs = ()
+    word_at = (row * (blocks * 16))[:, None] + c[None, :]
+    group_at = (row * groups)[:, None]
+    x_at = (row * 0)[:, None] + (c // 16 * 64 + c % 16)[None, :]  # as wide as the words: one layout for both
+    x_rows = ()
     for m in tl.static_range(M):
         if M == 1:
-            xs = xs + (x,)
+            x_rows = x_rows + (0,)
         else:
-            xs = xs + (x + tl.minimum(first + m, rows - 1) * (x_stride // 2),)
-    scales = scales_ptr + (row * groups)[:, None]
-    zeros = zeros_ptr + (row * groups)[:, None]
-    accs = _nothing(M, [BN, BW])
+            x_rows = x_rows + (tl.minimum(first + m, rows - 1) * (x_stride // 2),)
+    x = pair_ptr(x_ptr)
+    accs = _nothing(M, [BN, BW // 4])
     STEP: tl.constexpr = BW // 16
     whole = columns // (128 * STEP) * STEP
     for b in range(0, whole, STEP):
         accs = _step(
-            accs,
-            _moved(xs, b * 64),
-            words + b * 16,
-            scales,
-            zeros,
-            block + b,
-            place,
-            blocks,
-            columns // 2,
-            GROUP,
-            SPAN,
-            False,
-            MATH,
-        )
+            accs, x, x_rows, words_ptr, scales_ptr, zeros_ptr, word_at, group_at, x_at, b, blocks, columns // 2,
+            GROUP, SPAN, False, MATH,
+        )  # fmt: skip
     if whole < blocks:
         accs = _step(
-            accs,
-            _moved(xs, whole * 64),
-            words + whole * 16,
-            scales,
-            zeros,
-            block + whole,
-            place,
-            blocks,
-            columns // 2,
-            GROUP,
-            SPAN,
-            True,
-            MATH,
-        )
+            accs, x, x_rows, words_ptr, scales_ptr, zeros_ptr, word_at, group_at, x_at, whole, blocks, columns // 2,
+            GROUP, SPAN, True, MATH,
+        )  # fmt: skip
     return accs
-
-
-@triton.jit
-def _moved(xs, by):
-    moved = ()
-    for m in tl.static_range(len(xs)):
-        moved = moved + (xs[m] + by,)
-    return moved
