@@ -6,8 +6,9 @@ the claim; when the card is full the answer ends, and nothing spills. Knows no p
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from mmswap.card import Card, Reading
@@ -15,26 +16,27 @@ from mmswap.card.fill import over_once_placed
 from mmswap.config import SMALLEST_CHUNK
 from mmswap.errors import DoesNotFit
 from mmswap.llm.division import Ahead
+from mmswap.llm.kv.caching import Caching
+from mmswap.llm.kv.kinds import KINDS, blocks
+from mmswap.llm.kv.layout import KvLayout
+from mmswap.llm.kv.shapes import layout_of
 from mmswap.swap.dry_run import DryRun
 from mmswap.swap.peak import Peak
 from mmswap.swap.replay import ARENA
 from mmswap.units import format_apart, format_bytes
 
 STEP = 64
-PAGE = 64  # tokens by which the claim on the KV cache grows
 
 
 @dataclass(frozen=True, slots=True)
 class PrefillCost:
-    """Bytes of one prefill step beside the KV cache (`peak`), and of the cache.
+    """Bytes of one prefill step beside the KV cache (`peak`), and of the cache that holds so many tokens (`kv`).
 
-    `kv_per_token` grows with the text; `kv_fixed` does not: recurrent states, and the keys of a picture that cross
-    attention looks at. `layer_per_token` is the share that one layer copies when its keys grow by a token.
+    `layer_per_token`: what one layer copies for each token that it holds, when it grows or is read.
     """
 
     peak: int
-    kv_per_token: int
-    kv_fixed: int = 0
+    kv: Callable[[int], int]
     layer_per_token: int = 0
 
 
@@ -42,14 +44,25 @@ CostOf = Callable[[int, int, Ahead], PrefillCost]
 """`(chunk, tokens, ahead) -> cost` of a prefill of `tokens` in steps of `chunk`."""
 
 
-def prefill_cost(dry_run: DryRun, decoder: str, layers: int, groups: int) -> CostOf:
+def prefill_cost(dry_run: DryRun, decoder: str, layers: int, groups: int, caching: Caching | None = None) -> CostOf:
     """What dry runs of `decoder` (its dotted path, with `layers` layers) say.
 
     A step of a longer prompt also reads the cache so far: one layer's keys and values are copied when they grow, they
     are repeated for the `groups` of query heads that share them, and the mask has a row of `tokens` for each token.
-    What a token adds to the cache is the difference between two small prompts, for a part of the cache is there
-    whatever the length.
+
+    Args:
+        caching: how keys and values are kept; without it, by transformers, in the model's dtype.
     """
+    ours = caching.survey.own if caching is not None and caching.survey is not None else {}
+    kind = caching.kind if caching is not None else KINDS["fp16"]
+    copies = 2 if ours and kind.quantised else 1  # in float32 on their way to 16 bits
+    layouts: dict[Any, KvLayout | None] = {}
+
+    def layout(extra: Mapping[str, Any]) -> KvLayout | None:
+        key = tuple((name, tuple(value.shape)) for name, value in sorted(extra.items()))
+        if key not in layouts:
+            layouts[key] = layout_of(dry_run, decoder, ours, extra=extra)
+        return layouts[key]
 
     def own(chunk: int, **arguments: Any) -> int:
         step = dry_run.prefill_peak(decoder, chunk, **arguments)
@@ -62,12 +75,17 @@ def prefill_cost(dry_run: DryRun, decoder: str, layers: int, groups: int) -> Cos
         else:
             step = between_powers(chunk, lambda size: own(size, **ahead.extra))
         one, two = (dry_run.prefill_peak(decoder, n * SMALLEST_CHUNK, **ahead.extra) for n in (1, 2))
-        per_token = -(-(two.kv_bytes - one.kv_bytes) // SMALLEST_CHUNK)
-        fixed = max(0, one.kv_bytes - SMALLEST_CHUNK * per_token)
-        layer = -(-per_token // layers)
-        return PrefillCost(step + (tokens - chunk) * ((1 + groups) * layer + 4 * chunk), per_token, fixed, layer)
+        layer = -(-(two.kv_bytes - one.kv_bytes) // SMALLEST_CHUNK // layers)
+        held = layout(ahead.extra)
+        step += (tokens - chunk) * ((copies + groups) * layer + 4 * chunk)
+        return PrefillCost(step, partial(held.nbytes, kind=kind) if held is not None else _nothing, copies * layer)
 
     return cost_of
+
+
+def _nothing(tokens: int) -> int:
+    """The dry run could not tell."""
+    return 0
 
 
 def query_groups(config: Any) -> int:
@@ -115,7 +133,7 @@ class TextMemory:
         self._card = card
         self._free = free
         self._chunk = prefill_chunk
-        self._cost = PrefillCost(0, 0)
+        self._cost = PrefillCost(0, _nothing)
         self._ahead = Ahead()
         self._way = 0
         self._step = 0
@@ -125,12 +143,12 @@ class TextMemory:
     def size(self, tokens: int) -> int:
         """Bytes of the KV cache of `tokens` and of the smallest prefill step that completes it."""
         cost = self._cost_of(SMALLEST_CHUNK, max(tokens, SMALLEST_CHUNK), Ahead())
-        return tokens * cost.kv_per_token + cost.kv_fixed + cost.peak
+        return cost.kv(tokens) + cost.peak
 
     def kv_bytes(self, tokens: int) -> int:
         """Bytes of the KV cache of `tokens` of text; 0 where the dry run could not tell."""
         cost = self._cost_of(SMALLEST_CHUNK, SMALLEST_CHUNK, Ahead())
-        return tokens * cost.kv_per_token + cost.kv_fixed
+        return cost.kv(tokens)
 
     def free(self) -> Reading:
         """What can be had now."""
@@ -214,20 +232,19 @@ class TextMemory:
 
     def _kept(self, tokens: int) -> int:
         """Bytes of the KV cache of `tokens`."""
-        return tokens * self._cost.kv_per_token + self._cost.kv_fixed if tokens else 0
+        return self._cost.kv(tokens) if tokens else 0
 
     def _reserve(self, tokens: int) -> int:
         """What the next step of the answer needs beside the KV cache."""
         return self._step + tokens * self._cost.layer_per_token
 
     def grow(self, tokens: int) -> bool:
-        """Whether the KV cache may hold `tokens`; if so they are claimed, in pages where there is room for pages."""
+        """Whether the KV cache may hold `tokens`; if so they are claimed, in whole blocks."""
         if tokens <= self._claimed:
             return True
-        paged = -(-tokens // PAGE) * PAGE
-        for wanted in dict.fromkeys((paged, tokens)):
+        for wanted in dict.fromkeys((blocks(tokens), tokens)):
             more = self._kept(wanted) - self._kept(self._claimed) + self._reserve(wanted)
-            over = over_once_placed(self._card, "the next page of KV cache", more, self._free)
+            over = over_once_placed(self._card, "the next block of KV cache", more, self._free)
             if not over:
                 self._claim(wanted)
                 return True

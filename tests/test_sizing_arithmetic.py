@@ -9,42 +9,54 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmswap.errors import OptionError
+from mmswap.llm.kv.kinds import BLOCK, KINDS, blocks
+from mmswap.llm.kv.layout import KvLayout, KvRow
 from mmswap.llm.quant import layout
 from mmswap.sizing.bar import cells, colour, letter
-from mmswap.sizing.kv import KV_FORMATS, KvLayout, KvRow
 from mmswap.sizing.limits import largest
 from mmswap.sizing.packing import GROUP, packed_bytes, packed_parts
 from mmswap.sizing.scales import Scale, largest_edge
 from mmswap.sizing.wish import Wish, picture_size
 
-SEVEN_B = KvLayout((KvRow(heads=4, width=128, count=56),))  # Qwen2.5-VL 7B: 28 layers, 4 key heads of 128
+SEVEN_B = KvLayout((KvRow(heads=4, width=128, count=28),))  # Qwen2.5-VL 7B: 28 layers, 4 key heads of 128
 
 
 def test_a_cache_takes_what_its_heads_take() -> None:
-    assert SEVEN_B.nbytes(32768, KV_FORMATS["fp16"]) == 2 * 28 * 4 * 128 * 2 * 32768
-    assert SEVEN_B.per_token(KV_FORMATS["bf16"]) == 57344
-    assert SEVEN_B.nbytes(0, KV_FORMATS["fp16"]) == 0
+    assert SEVEN_B.nbytes(32768, KINDS["fp16"]) == 2 * 28 * 4 * 128 * 2 * 32768
+    assert SEVEN_B.per_token(KINDS["bf16"]) == 57344
+    assert SEVEN_B.nbytes(0, KINDS["fp16"]) == 0
 
 
-def test_formats_of_the_cache_in_order() -> None:
-    size = {name: SEVEN_B.nbytes(1000, kv) for name, kv in KV_FORMATS.items()}
-    assert size["fp32"] == 2 * size["fp16"] == 2 * size["bf16"] == 4 * size["fp8"]
-    assert size["fp8"] < size["int8"] < size["fp16"]
-    assert size["int8"] == 56 * 4 * (128 + 2) * 1000  # a scale of two bytes for each head's vector
-    assert size["int4"] == 56 * 4 * (128 * 4 + 20) * 1000 // 8
+def test_kinds_of_the_cache_in_order() -> None:
+    size = {name: SEVEN_B.nbytes(1000, kind) for name, kind in KINDS.items()}
+    assert size["fp32"] == 2 * size["fp16"] == 2 * size["bf16"]
+    assert size["fp8_e4m3"] == size["fp8_e5m2"] < size["int8"] < size["fp16"]
+    slots = 1024  # whole blocks
+    assert size["int8"] == 28 * 4 * (slots * (2 * 128 + 4) + 2 * 128 * 4)  # a scale for each token's values
+    assert size["fp8_e4m3"] == 28 * 4 * (slots * 2 * 128 + (2 * 128 + 1) * 4)
 
 
-def test_a_window_stops_growing_and_a_picture_never_grows() -> None:
-    kv = KV_FORMATS["fp16"]
+@given(st.integers(1, 20_000))
+def test_blocks_waste_a_quarter_at_the_most_and_never_shrink(tokens: int) -> None:
+    assert tokens <= blocks(tokens) <= max(tokens * 5 // 4, tokens + 15)
+    assert blocks(tokens) <= blocks(tokens + 1)
+    assert blocks(blocks(tokens)) == blocks(tokens)
+    assert blocks(tokens) % BLOCK == 0 or tokens <= 8 * BLOCK
+
+
+def test_a_window_stops_growing_and_what_is_not_ours_is_no_block() -> None:
+    kind = KINDS["fp16"]
+    step = 2 * 2 * 16 * 2
     sliding = KvLayout((KvRow(2, 16, 4, window=100), KvRow(2, 16, 2)), states=1000)
-    step = 2 * 16 * 2
-    assert sliding.nbytes(50, kv) == 1000 + 6 * 50 * step
-    assert sliding.nbytes(500, kv) == 1000 + (4 * 100 + 2 * 500) * step
-    assert sliding.passing(64, 500, kv) == 4 * 64 * step  # a step lies beside the full window while it runs
-    assert sliding.passing(64, 50, kv) == 0
-    crossed = KvLayout((KvRow(2, 16, 4, fixed=30),))
-    assert crossed.nbytes(1, kv) == crossed.nbytes(9999, kv) == 4 * 30 * step
-    assert crossed.per_token(kv) == 0
+    assert sliding.nbytes(50, kind) == 1000 + (4 * 64 + 2 * 64) * step
+    assert sliding.nbytes(500, kind) == 1000 + (4 * 100 + 2 * 512) * step
+    long = KvLayout((KvRow(2, 16, 1, window=1000),))
+    assert long.nbytes(50, kind) == 64 * step
+    assert long.nbytes(5000, kind) == 1000 * step
+    theirs = KvLayout((KvRow(2, 16, 4, element=4),))
+    assert theirs.nbytes(50, KINDS["int8"]) == 4 * 50 * 2 * step
+    assert not theirs.ours
+    assert sliding.ours
 
 
 def test_int4_is_the_stated_formula() -> None:

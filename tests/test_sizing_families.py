@@ -7,16 +7,18 @@ from typing import Any
 import families
 import pytest
 import torch
-from transformers import DynamicCache
 
 from mmswap.card import SimulatedCard
+from mmswap.llm.kv import open_cache
+from mmswap.llm.kv.kinds import KINDS, blocks
+from mmswap.llm.kv.opening import own_layers
+from mmswap.llm.kv.shapes import layout_of
 from mmswap.llm.parts import find_parts
-from mmswap.sizing.cache import layout_of, shortened
+from mmswap.sizing.cache import shortened
 from mmswap.sizing.groups import weigh
-from mmswap.sizing.kv import KV_FORMATS
 from mmswap.sizing.packing import packed_bytes
 from mmswap.sizing.weights import EMBEDDINGS, HEAD, LAYERS, PROJECTOR, TOWER
-from mmswap.swap.dry_run import cache_argument
+from mmswap.swap.dry_run import DryRun, cache_argument
 from mmswap.swap.fake import fake_twin
 from mmswap.swap.intercept import intercepted
 from mmswap.swap.pool import SwapPool
@@ -92,35 +94,49 @@ def test_int4_packs_stacked_experts() -> None:
     assert packed.groups[LAYERS] < 0.35 * plain.groups[LAYERS]  # rows of 64 are padded to a whole group of 128
 
 
+@pytest.mark.parametrize("kind", ["fp32", "int8"])
 @pytest.mark.parametrize("name", CACHED)
-def test_a_cache_takes_what_a_real_one_holds_after_a_prompt(name: str) -> None:
-    model = families.build(name, layers=8)
+def test_a_cache_takes_what_a_real_one_holds_after_a_prompt(name: str, kind: str) -> None:
+    model = families.shared(name)
     parts = find_parts(model)
     given = families.inputs(name, model)
-    cache, extra = DynamicCache(config=parts.decoder.config), _cross(parts.decoder, model, given)
+    cache, extra = open_cache(model, 10, KINDS[kind]), _cross(parts.decoder, model, given)
     with torch.no_grad():
         model(**given, **cache_argument(model, cache), use_cache=True)
-    layout = layout_of(shortened(parts, TORCH), extra)
-    assert layout is not None
-    assert layout.nbytes(given["input_ids"].shape[1], KV_FORMATS["fp32"]) == _held(cache)
+    assert _layout(model, extra).nbytes(given["input_ids"].shape[1], KINDS[kind]) == cache.nbytes
 
 
 @pytest.mark.parametrize("name", ["gemma3", "aya_vision", "qwen3_5"])
 def test_a_cache_takes_what_a_real_one_holds_when_its_windows_are_full(name: str) -> None:
-    model = families.build(name, layers=8)
-    parts = find_parts(model)
-    cache = DynamicCache(config=parts.decoder.config)
+    model, kind = families.shared(name), KINDS["fp32"]
+    parts, cache = find_parts(model), open_cache(model, 10, kind)
     width = parts.embeddings.weight.shape[1]
     with torch.no_grad():
         for _ in range(STEPS):
             parts.decoder(
                 inputs_embeds=torch.randn(1, 1, width), **cache_argument(parts.decoder, cache), use_cache=True
             )
-    layout = layout_of(shortened(parts, TORCH))
+    layout = _layout(model, {})
+    assert layout.nbytes(STEPS, kind) == cache.nbytes
+    unbounded = blocks(STEPS) * layout.per_token(kind) + layout.states
+    assert (layout.nbytes(STEPS, kind) < unbounded) == any(row.window for row in layout.rows)
+
+
+def test_a_cache_that_is_not_ours_is_counted_in_the_models_own_dtype() -> None:
+    """An encoder's keys do not grow; its decoder's do, by what transformers keeps."""
+    model = families.shared("florence2")
+    assert own_layers(model) == {}
+    parts = find_parts(model)
+    layout = layout_of(DryRun(model), parts.decoder_name, own_layers(model))
+    assert layout is None or not layout.ours
+
+
+def _layout(model: Any, extra: dict[str, Any]) -> Any:
+    """As a plan finds it: with one layer of each kind."""
+    decoder = shortened(find_parts(model), TORCH)
+    layout = layout_of(decoder.dry_run, "", own_layers(model), decoder.counts, extra)
     assert layout is not None
-    assert layout.nbytes(STEPS, KV_FORMATS["fp32"]) == _held(cache)
-    unbounded = STEPS * layout.per_token(KV_FORMATS["fp32"]) + layout.states
-    assert (layout.nbytes(STEPS, KV_FORMATS["fp32"]) < unbounded) == any(row.window for row in layout.rows)
+    return layout
 
 
 def _rungs(name: str) -> tuple[Any, ...]:
@@ -142,17 +158,6 @@ def _cross(decoder: Any, model: Any, given: dict[str, Any]) -> dict[str, Any]:
     with intercepted(decoder, "forward", run), torch.no_grad():
         model(**given)
     return seen
-
-
-def _held(cache: Any) -> int:
-    """Bytes of a real cache's tensors, storages and all; counters of one number are no contents."""
-    found: dict[int, int] = {}
-    for layer in cache.layers:
-        for value in vars(layer).values():
-            for tensor in value.values() if isinstance(value, dict) else (value,):
-                if isinstance(tensor, torch.Tensor) and tensor.numel() > 1:
-                    found[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-    return sum(found.values())
 
 
 def _bytes(*modules: torch.nn.Module) -> int:

@@ -11,13 +11,16 @@ from functools import cache
 from typing import Any
 
 import pytest
+import torch
 from PIL import Image
 
 import mmswap
 from mmswap.blueprint import Blueprint
 from mmswap.errors import ContextOverflow, OptionError
+from mmswap.llm.parts import find_parts
 from mmswap.runtime import carried_model
 from mmswap.sizing import Sizing, Wish, room_of, size_up
+from mmswap.swap.dry_run import cache_argument
 
 SIZE = (384, 320)
 CONTEXT = 2048
@@ -131,9 +134,23 @@ def test_two_pictures_take_more_than_one_and_int4_less_than_none() -> None:
 
 
 def test_the_caches_format_counts() -> None:
-    sizes = {kv: sized("sim:1GiB", kv=kv).groups["KV cache"] for kv in ("fp32", "fp16", "fp8", "int4")}
-    assert sizes["fp32"] == 2 * sizes["fp16"] == 4 * sizes["fp8"]
-    assert sizes["int4"] < 0.7 * sizes["fp8"]
+    sizes = {kv: sized("sim:1GiB", kv=kv).groups["KV cache"] for kv in ("fp32", "fp16", "int8", "fp8")}
+    assert sizes["fp32"] == 2 * sizes["fp16"]
+    assert sizes["fp8"] < sizes["int8"] < 0.6 * sizes["fp16"]
+
+
+@pytest.mark.parametrize("kv", ["auto", "int8"])
+def test_the_cache_of_a_plan_is_the_one_that_chat_has(kv: str) -> None:
+    """Full, to the byte: what is planned, what the runtime counts with, and what is really held."""
+    runtime = mmswap.load(card="sim:1GiB", kv=kv, context=CONTEXT)
+    planned = sized("sim:1GiB", kv=kv).groups["KV cache"]
+    cache = runtime.caching.open(CONTEXT)
+    assert cache is not None
+    embeddings = find_parts(runtime.model).embeddings.weight
+    ids = torch.arange(5, 25)[None].to(embeddings.device)
+    with torch.no_grad():
+        runtime.model(input_ids=ids, **cache_argument(runtime.model, cache), use_cache=True)
+    assert planned == runtime.memory.kv_bytes(CONTEXT) == cache.nbytes
 
 
 def test_a_context_above_the_models_or_below_the_picture_is_one_sentence() -> None:

@@ -12,6 +12,8 @@ from mmswap.card import SimulatedCard
 from mmswap.config import SamplingConfig
 from mmswap.foresight import Way, to_decoder
 from mmswap.llm.decode import generate
+from mmswap.llm.kv.caching import decide
+from mmswap.llm.kv.kinds import blocks
 from mmswap.llm.memory import TextMemory, prefill_cost, query_groups
 from mmswap.llm.parts import find_parts
 from mmswap.swap.dry_run import REMEMBERED, DryRun
@@ -22,8 +24,9 @@ PER_TOKEN = 48  # bytes of ids, kinds and positions that the request keeps besid
 
 
 class Bench:
-    def __init__(self, name: str, text: int) -> None:
+    def __init__(self, name: str, text: int, kv: str = "auto") -> None:
         self.model = build(name)
+        self.caching = decide(self.model, kv, unsafe=True)
         self.inputs = inputs(name, self.model, text=text, size=3)
         self.tokens = self.inputs["input_ids"].shape[1]
         self.tower, self.parts, self.dry_run = find_tower(self.model), find_parts(self.model), DryRun(self.model)
@@ -35,7 +38,7 @@ class Bench:
     def memory(self, capacity: int, chunk: int) -> TextMemory:
         card = SimulatedCard(f"sim:{capacity}")
         groups = query_groups(self.model.config.get_text_config(decoder=True))
-        cost_of = prefill_cost(self.dry_run, self.parts.decoder_name, len(self.parts.layers), groups)
+        cost_of = prefill_cost(self.dry_run, self.parts.decoder_name, len(self.parts.layers), groups, self.caching)
         return TextMemory(cost_of, card, card.free, chunk)
 
     def begin(self, memory: TextMemory) -> int:
@@ -63,6 +66,7 @@ class Bench:
             prefill_chunk=chunk,
             context=1024,
             replay=lambda: self.tower.replay(self.features),
+            caching=self.caching,
         )
         with torch.no_grad(), LiveTracker() as tracker:
             next(generation)
@@ -73,11 +77,16 @@ class Bench:
         return prefill, after, tracker.peak - after
 
 
-@pytest.mark.parametrize("name", ["qwen2_vl", "qwen3_5", "gemma3", "gemma4", "mllama", "paligemma", "llava"])
+FAMILIES = ["qwen2_vl", "qwen3_5", "gemma3", "gemma4", "mllama", "paligemma", "llava"]
+
+
+@pytest.mark.parametrize(
+    ("name", "kv"), [*((name, "auto") for name in FAMILIES), ("gemma3", "int8"), ("llava", "fp8_e4m3")]
+)
 @pytest.mark.parametrize("chunk", [512, 32])
-def test_what_is_claimed_for_the_text_covers_what_lives(name: str, chunk: int) -> None:
+def test_what_is_claimed_for_the_text_covers_what_lives(name: str, kv: str, chunk: int) -> None:
     """Masks of tokens x tokens, a prompt that cannot be cut, cross-attention keys and recurrent states included."""
-    bench = Bench(name, text=300)
+    bench = Bench(name, text=300, kv=kv)
     capacity = bench.smallest(chunk)
     memory = bench.memory(capacity, chunk)
     assert bench.begin(memory) == chunk
@@ -94,8 +103,8 @@ def test_a_recurrent_state_is_not_counted_for_every_token() -> None:
     bench = Bench("qwen3_5", text=12)
     memory = bench.memory(1 << 30, 64)
     bench.begin(memory)
-    short, long = memory._kept(bench.tokens), memory._kept(bench.tokens + 1000)
-    assert long - short == 1000 * 2 * 2 * 16 * 4  # one layer of four attends, with two heads of 16 keys and values
+    short, long = memory._kept(blocks(bench.tokens)), memory._kept(2048)
+    assert long - short == (2048 - blocks(bench.tokens)) * 2 * 2 * 16 * 4  # one layer of four attends, with two heads of 16 keys and values
 
 
 def test_a_mask_is_read_in_rows() -> None:

@@ -11,9 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from mmswap.config import KV_KINDS
 from mmswap.errors import OptionError
 
-BLOCK = 256  # tokens by which a cache grows
+BLOCK, SMALLEST_BLOCK = 256, 16  # tokens by which a long cache grows, and a very short one
 _FLOAT = 4  # bytes of an offset or a scale
 
 
@@ -71,12 +72,12 @@ KINDS = {
         Kind("fp8_e5m2", "float8_e5m2", 1, quantised=True, largest=57344.0, headroom=64.0),
     )
 }
-NAMES = ("auto", *KINDS)
+_ALSO = {"fp8": "fp8_e4m3"}
 _LIKE = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
 
 def kv_kind(name: str, dtype: Any = None) -> Kind:
-    """The kind of that name; `auto` keeps what a model of `dtype` computes (a torch dtype or its name), as it is.
+    """The kind of that name; `auto` keeps what a model of `dtype` (a torch dtype or its name) computes; `fp8` is e4m3.
 
     Raises:
         OptionError: there is no such kind.
@@ -84,11 +85,14 @@ def kv_kind(name: str, dtype: Any = None) -> Kind:
     if name == "auto":
         own = str(dtype).removeprefix("torch.")
         return KINDS[_LIKE.get(own, "fp16")]
-    if name not in KINDS:
-        raise OptionError(f"--kv {name} is not known: use {', '.join(NAMES)}.")
-    return KINDS[name]
+    if name not in KV_KINDS:
+        raise OptionError(f"--kv {name} is not known: use {', '.join(KV_KINDS)}.")
+    return KINDS[_ALSO.get(name, name)]
 
 
 def blocks(tokens: int) -> int:
-    """`tokens` rounded up to whole blocks."""
-    return -(-tokens // BLOCK) * BLOCK
+    """`tokens` rounded up to whole blocks: of an eighth of them or a little more, a power of two, `BLOCK` at the most."""
+    size = SMALLEST_BLOCK
+    while size < BLOCK and size * 8 < tokens:
+        size *= 2
+    return -(-tokens // size) * size

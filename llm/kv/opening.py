@@ -89,6 +89,11 @@ def open_cache(
     return survey.open(capacity, kind, calibration)
 
 
+def own_layers(model: Any) -> Mapping[int, int | None]:
+    """As `Survey.own`; none where transformers' own cache serves the model."""
+    return {} if unusual(model) is not None else Survey.of(model).own
+
+
 def unusual(model: Any) -> str | None:
     """Why transformers' own cache must serve `model`, as half a sentence; None if ours can."""
     if getattr(model.config, "is_encoder_decoder", False):

@@ -1,29 +1,23 @@
-"""What a model's KV cache is made of, found by running its decoder on shapes. Knows no architecture by name.
+"""A decoder that is cheap to run on shapes, because layers repeat. Knows no architecture by name.
 
-decoder = shortened(parts, policy)        # the decoder with one layer of each kind: a dry run of it costs little
-layout = layout_of(decoder, extra)        # a KvLayout for all layers
+decoder = shortened(parts, policy)        # with one layer of each kind
 """
 
 from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor, nn
-from torch.utils import _pytree as pytree
+from torch import nn
 from transformers import DynamicCache
 
-from mmswap.config import SMALLEST_CHUNK
 from mmswap.llm.parts import Parts
-from mmswap.sizing.kv import KvLayout, KvRow
 from mmswap.swap.dry_run import DryRun, calibrate
 from mmswap.swap.replay import ARENA, Policy
 from mmswap.swap.scratch import ScratchTable
-
-_PAIR = ("keys", "values")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,47 +48,6 @@ def shortened(parts: Parts, policy: Policy, scratch: ScratchTable | None = None)
     table = ScratchTable() if policy is ARENA else scratch or calibrate(policy)
     dry_run = DryRun(_cut(parts.decoder, layers[0], kept), policy=policy, scratch=table)
     return Decoder(dry_run, kept, counts, len(layers))
-
-
-def layout_of(decoder: Decoder, extra: Mapping[str, Any] | None = None) -> KvLayout | None:
-    """What the cache of all layers holds; None if the decoder cannot be run on shapes.
-
-    Two short prompts tell: what differs between their caches grows with the text. A prefill's cost asks for them too.
-
-    Args:
-        extra: arguments that it needs beside embeddings: what cross attention looks at.
-    """
-    probes = [decoder.dry_run.prefill_peak("", SMALLEST_CHUNK * times, **(extra or {})).cache for times in (1, 2)]
-    if any(cache is None for cache in probes):
-        return None
-    small, large = ([dict(_held(layer)) for layer in cache.layers] for cache in probes)
-    rows: Counter[tuple[int, int, int | None, int | None]] = Counter()
-    states = 0
-    for count, before, after in zip(decoder.counts, small, large):
-        for name, tensor in before.items():
-            if not isinstance(tensor, Tensor):
-                continue
-            window = before.get("window") if name in _PAIR else None
-            grown = after[name].numel() - tensor.numel()
-            if name not in _PAIR and not grown:
-                states += count * tensor.numel() * tensor.element_size()
-                continue
-            width = tensor.shape[-1]
-            if grown and window is None:
-                rows[grown // SMALLEST_CHUNK // width, width, None, None] += count
-            else:
-                rows[tensor.shape[1], width, window, None if window is not None else tensor.shape[-2]] += count
-    return KvLayout(
-        tuple(KvRow(heads, width, n, window, fixed) for (heads, width, window, fixed), n in rows.items() if n), states
-    )
-
-
-def _held(layer: Any) -> Iterator[tuple[str, Any]]:
-    yield "window", getattr(layer, "sliding_window", None)
-    for name, value in vars(layer).items():
-        for index, tensor in enumerate(pytree.tree_leaves(value)):
-            if isinstance(tensor, Tensor) and tensor.numel() > 1:  # counters are no contents
-                yield name if index == 0 else f"{name}.{index}", tensor
 
 
 def _kinds(decoder: Any, layers: list[nn.Module]) -> list[Hashable]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from mmswap.sizing.kv import KvLayout
+from mmswap.llm.kv.layout import KvLayout
 from mmswap.sizing.weights import Weights
 from mmswap.swap.peak import Peak
 

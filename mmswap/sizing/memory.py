@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mmswap.llm.config_source import locate
+from mmswap.llm.kv.layout import KvLayout, KvRow
 from mmswap.sizing.facts import About, Cost, Facts, Given, Seen, Size
-from mmswap.sizing.kv import KvLayout, KvRow
 from mmswap.sizing.room import Room
 from mmswap.sizing.weights import Weights
 from mmswap.swap import shelf

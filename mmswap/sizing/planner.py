@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from mmswap.config import SMALLEST_CHUNK
 from mmswap.errors import ContextOverflow, OptionError
+from mmswap.llm.kv.kinds import Kind, kv_kind
 from mmswap.sizing.answer import FITS, HOST, ONE_BY_ONE, WINDOW
 from mmswap.sizing.facts import Cost, Facts
-from mmswap.sizing.kv import KV_FORMATS, KvFormat
 from mmswap.sizing.pictures import Pictures
 from mmswap.sizing.reading import Reading
 from mmswap.sizing.room import Room
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 ROOM = 1024  # tokens for words, at the least, beside pictures that fill a context that nobody asked for
 CONTEXT = 8192  # tokens where nothing is asked for and the model allows more
-_LIKE = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
 
 class Planner:
@@ -48,7 +47,7 @@ class Planner:
         self.about = self.facts.about()
         self.most = self.about.most
         self.context = self._context()
-        self.kv: KvFormat = KV_FORMATS[wish.kv or _LIKE.get(self.about.dtype, "fp16")]
+        self.kv: Kind = kv_kind(wish.kv or "auto", self.about.dtype)
         self.weights: Weights = self.facts.weights(wish.quantize)
         self.pictures = Pictures(self.facts)
         self.cost: Cost = self.pictures.cost(wish.width, wish.height, wish.images)
@@ -58,6 +57,8 @@ class Planner:
         if tokens >= self.context:
             raise ContextOverflow(tokens, self.context)
         self.prompt = Reading(self.facts, (wish.width, wish.height, wish.images))
+        if self.kv.quantised and not self.prompt.layout.ours:
+            raise OptionError(f"--kv {self.kv.name} does not work with {self.facts.name}: leave it out.")
 
     def cache(self, context: int) -> int:
         """Bytes of a full KV cache."""
@@ -69,8 +70,7 @@ class Planner:
 
     def reading(self, context: int, chunk: int) -> int:
         """Bytes that reading a prompt of `context` tokens in steps of `chunk` takes beside the cache."""
-        passing = self.prompt.layout.passing(self.prompt.largest(context, chunk), context, self.kv)
-        step = self.prompt.step(context, chunk) + passing + self.weights.unpacked
+        step = self.prompt.step(context, chunk) + self.weights.unpacked
         return max(self.prompt.way, self.prompt.held(context) + step)
 
     def step(self, context: int, features: int) -> int | None:

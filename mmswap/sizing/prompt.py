@@ -18,8 +18,10 @@ from mmswap.blueprint import Blueprint, Picture
 from mmswap.errors import ModelError
 from mmswap.foresight import Way, to_decoder
 from mmswap.llm.division import Ahead
+from mmswap.llm.kv.opening import own_layers
+from mmswap.llm.kv.shapes import layout_of
 from mmswap.llm.memory import prefill_cost, query_groups
-from mmswap.sizing.cache import Decoder, layout_of
+from mmswap.sizing.cache import Decoder
 from mmswap.sizing.facts import Given
 from mmswap.swap.dry_run import DryRun
 from mmswap.vision.cache import tensor_bytes
@@ -47,7 +49,7 @@ class Prompt:
         inputs = _inputs(blueprint, picture, images)
         peak = dry_run.tower_peak(to_decoder, Way(inputs, features, picture.call.entry))
         self.ahead: Ahead = peak.result or Ahead()
-        layout = layout_of(decoder, self.ahead.extra)
+        layout = layout_of(decoder.dry_run, "", own_layers(blueprint.model), decoder.counts, self.ahead.extra)
         if layout is None:
             raise ModelError(f"{blueprint.name}: its decoder cannot be run without its weights, so nothing is planned.")
         groups = query_groups(blueprint.config.get_text_config(decoder=True))

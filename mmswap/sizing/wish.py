@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from mmswap.config import ImageConfig, SwapConfig
+from mmswap.config import KV_KINDS, ImageConfig, SwapConfig
 from mmswap.errors import OptionError
-from mmswap.sizing.kv import KV_FORMATS
 from mmswap.sizing.packing import FORMATS
 
 MOST_IMAGES = 1000  # in one prompt; each takes a token at the least, and contexts end
@@ -20,7 +19,7 @@ class Wish:
 
     Attributes:
         width, height, images: of the pictures. context: tokens; None for the model's own, within reason.
-        kv: a name of `KV_FORMATS`; None as the weights. quantize: `int4` or None. chunk: most tokens of a prefill step.
+        kv: one of `KV_KINDS`; None as the weights. quantize: `int4` or None. chunk: most tokens of a prefill step.
         margin: the share added to what the encoder needs.
     """
 
@@ -39,7 +38,7 @@ class Wish:
         _require(self.width * self.height <= most, f"--image {size} is above the {most} pixels that are decoded.")
         _require(1 <= self.images <= MOST_IMAGES, f"--images must be 1 to {MOST_IMAGES}.")
         _require(self.context is None or self.context >= 16, "--context must be 16 tokens or more.")
-        _require(self.kv is None or self.kv in KV_FORMATS, f"--kv {self.kv} is not known: use {', '.join(KV_FORMATS)}.")
+        _require(self.kv is None or self.kv in KV_KINDS, f"--kv {self.kv} is not known: use {', '.join(KV_KINDS)}.")
         known = self.quantize is None or self.quantize in FORMATS
         _require(known, f"--quantize {self.quantize} is not known: use {', '.join(FORMATS)}.")
         _require(self.chunk >= 16, "--prefill-chunk must be 16 tokens or more.")

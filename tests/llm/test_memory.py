@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mmswap.card import SimulatedCard
 from mmswap.errors import DoesNotFit
 from mmswap.llm.division import Ahead
-from mmswap.llm.kv.kinds import BLOCK
+from mmswap.llm.kv.kinds import blocks
 from mmswap.llm.memory import PrefillCost, TextMemory, between_powers
 
 
@@ -59,7 +59,7 @@ def test_claims_come_in_blocks_where_there_is_room() -> None:
     made = memory(100_000)
     made.begin(10, 0, lambda _: None)
     assert made.grow(10)
-    assert made.card.claims["KV cache"] == BLOCK * 10  # type: ignore[attr-defined]
+    assert made.card.claims["KV cache"] == blocks(10) * 10  # type: ignore[attr-defined]
 
 
 @given(st.integers(1, 3000))
@@ -116,8 +116,8 @@ def test_an_answer_ends_at_its_block_when_others_take_the_card() -> None:
     made.begin(100, 0, lambda _: None)
     assert made.grow(100)
     made.card.budget = 500  # type: ignore[attr-defined]
-    assert made.grow(BLOCK)  # claimed before
-    assert not made.grow(BLOCK + 1)
+    assert made.grow(blocks(100))  # claimed before
+    assert not made.grow(blocks(100) + 1)
     assert "0 B can be had" in made.refusal
 
 

@@ -147,12 +147,12 @@ def test_reset_overwrites_what_was_there(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_bytes_are_those_that_are_held(kind: str) -> None:
     k, v = torch.randn(2, 3, 20, 24), torch.randn(2, 3, 20, 40)
-    layer = GrowingLayer(kv_kind(kind), BLOCK + 1)
+    layer = GrowingLayer(kv_kind(kind), 8 * BLOCK + 1)
     layer.update(k, v)
-    assert layer.capacity == 2 * BLOCK
+    assert layer.capacity == 9 * BLOCK
     assert layer.nbytes == layer.capacity * layer.bytes_per_token() + layer.overhead_bytes()
-    layer.grow(5 * BLOCK - 3)
-    assert layer.nbytes == 5 * BLOCK * layer.bytes_per_token() + layer.overhead_bytes()
+    layer.grow(12 * BLOCK - 3)
+    assert layer.nbytes == 12 * BLOCK * layer.bytes_per_token() + layer.overhead_bytes()
     sizes = KINDS[kind].bytes_per_token(3, 24, 40)
     assert sizes == {"fp32": 768, "fp16": 384, "bf16": 384, "int8": 204}.get(kind, 192)
 
