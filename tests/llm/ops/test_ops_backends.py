@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from mmswap.config import BACKENDS
 from mmswap.errors import OptionError
 from mmswap.llm.ops import backends, forced, reference, resolve, use, using
 from mmswap.llm.ops.backends import Implementation
@@ -34,6 +35,10 @@ def fast(monkeypatch: pytest.MonkeyPatch, *, why: str | None = None, refuses: An
     monkeypatch.setattr(backends, "_availability", {})
     monkeypatch.setattr(backends, "ON_HOST", ("hip", "cpu", "reference"))
     use("auto")  # nothing is remembered
+
+
+def test_the_options_names_are_those_of_the_table() -> None:
+    assert set(BACKENDS) == {"auto", *backends.HOMES}
 
 
 def test_the_order_is_the_fastest_first() -> None:
