@@ -29,4 +29,5 @@ def linear_of(call: Call) -> Linear:
     if type(module) is not nn.Linear:
         return module
     run, _, _ = resolve("linear", sample, module.weight, module.bias)
-    return lambda x: run(x, module.weight, module.bias)
+    held = module._parameters  # looked up by hand: a module's attributes are slow
+    return lambda x: run(x, held["weight"], held["bias"])

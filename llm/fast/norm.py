@@ -34,13 +34,13 @@ class Norm:
     def __call__(self, x: Tensor) -> Tensor:
         if self.run is None:
             return self.module(x)  # type: ignore[no-any-return]
-        return self.run(x, self.module.weight, self.eps, self.offset, self.late)
+        return self.run(x, self.module._parameters["weight"], self.eps, self.offset, self.late)
 
     def joined(self, y: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         if self.join is None:
             x = x + y
             return self(x), x
-        return self.join(y, x, self.module.weight, self.eps, self.offset, self.late)
+        return self.join(y, x, self.module._parameters["weight"], self.eps, self.offset, self.late)
 
 
 def norm_of(module: nn.Module, sample: Tensor) -> Norm:
@@ -50,7 +50,7 @@ def norm_of(module: nn.Module, sample: Tensor) -> Norm:
         sample: what the module was seen to work on; only its shape, dtype and device matter.
     """
     weight, eps = getattr(module, "weight", None), epsilon(module)
-    if not isinstance(weight, Tensor) or eps is None or sample.dtype not in TIGHT:
+    if not isinstance(weight, nn.Parameter) or eps is None or sample.dtype not in TIGHT:
         return Norm(module)
     x = torch.randn(sample.shape, generator=torch.Generator().manual_seed(0)).to(sample.device, sample.dtype) * 2 + 0.5
     wanted = module(x)

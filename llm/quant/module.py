@@ -124,8 +124,16 @@ class QuantLinear(nn.Module):
 
         Tensors are read from the module at each call: they may be moved and come back.
         """
+        names = ("codes", "scale_zero") if self.prepared else ("words", "scales", "zeros")
         run = resolve("int4pack" if self.prepared else "w4a16", sample, *self._arguments()).run
-        return lambda x: run(x, *self._arguments())
+        held, parameters = self._buffers, self._parameters  # looked up by hand: a module's attributes are slow
+        width, group = self.in_features, self.group_size
+
+        def call(x: Tensor) -> Tensor:
+            weights = [held[name] for name in names]
+            return run(x, *weights, held["order"], parameters.get("bias"), width, group)  # type: ignore[no-any-return]
+
+        return call
 
     def extra_repr(self) -> str:
         """What `print(model)` shows."""

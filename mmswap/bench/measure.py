@@ -71,6 +71,8 @@ class Report:
                 "GB/s": "" if rate is None else f"{rate / 1e9:.3g}",
                 "copy GB/s": f"{self.copy.p50 / 1e9:.3g}",
                 "share": "" if rate is None else f"{rate / self.copy.p50:.3g}",
+                "ratio": "",
+                "overhead": "",
             }
 
 

@@ -26,6 +26,8 @@ COLUMNS = (
     "GB/s",
     "copy GB/s",
     "share",
+    "ratio",
+    "overhead",
 )
 
 

@@ -39,7 +39,7 @@ def test_slots_grow_under_a_running_request() -> None:
     torch.testing.assert_close(given, wanted, rtol=1e-4, atol=1e-4)
     small.settle()
     assert small.cache.tokens == BLOCK + 2
-    assert small.cache.capacity == 2 * BLOCK
+    assert BLOCK + 2 <= small.cache.capacity < 2 * BLOCK
 
 
 class Card:
@@ -74,9 +74,12 @@ def test_a_step_is_recorded_once_for_each_place_of_its_cache() -> None:
     assert isinstance(step, GraphStep)
     before = step.captures
     state = step.begin(open_cache(model, 1, KIND), None)
+    sizes = set()
     for number in range(BLOCK + 1):
         logits = step(3 + number % 300, state)
-    assert step.captures - before == 2, "once at the beginning, once when the cache had grown"
+        sizes.add(state.cache.capacity)
+    assert step.captures - before == len(sizes), "once at the beginning, and when the cache had grown"
+    assert 1 < len(sizes) < BLOCK // 8
     eager = step.lean.begin(open_cache(model, 2 * BLOCK, KIND), None)
     for number in range(BLOCK + 1):
         wanted = step.lean(3 + number % 300, eager)
