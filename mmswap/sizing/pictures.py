@@ -12,7 +12,7 @@ from mmswap.swap.fit import fit
 
 _EDGES = (336, 672, 1344)  # pixels of the longer side of what the curve is laid through
 _SMALL = 672
-_EVENTS = 30_000  # allocations and releases that are traced for a confirmation
+_EVENTS = 16_000  # allocations and releases that are traced for a confirmation
 
 
 class Pictures:

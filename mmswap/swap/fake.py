@@ -25,6 +25,7 @@ aten = torch.ops.aten
 
 BIG_FLOAT = 1 << 22  # elements; a float tensor above that is made fake even if nothing fake went in
 BIG_INTEGER = 1 << 26  # the same for integers and bools, whose values steer control flow
+_DEVICE = torch.ops.prim.device.default
 _COMPARISONS = {aten.eq.Scalar: False, aten.ne.Scalar: True, aten.gt.Scalar: False, aten.lt.Scalar: False}
 _COMPARISONS |= {aten.ge.Scalar: False, aten.le.Scalar: False}
 
@@ -92,6 +93,11 @@ class FakeTrace(LiveTracker):  # type: ignore[no-untyped-call]
     def __init__(self, twin: nn.Module, scratch: Scratch | None = None, names: bool = True) -> None:
         super().__init__(twin if names else None, scratch)
         self._mode = mode_of(twin)
+
+    def told(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if func is _DEVICE and is_fake(args[0]) and not self._mode.in_kernel_invocation:
+            return args[0].fake_device  # most of what a trace is asked, and torch's own way to it is long
+        return func(*args, **kwargs)
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tensors = list(tensors_of((args, kwargs)))

@@ -67,6 +67,8 @@ class LiveTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func.namespace == "prim":  # a question about a tensor (its device, its layout), and it makes none
+            return self.told(func, args, kwargs)
         if _is_composite(func):  # only seen in inference mode, where nothing above has taken it apart
             with self:
                 result = func.decompose(*args, **kwargs)
@@ -75,6 +77,10 @@ class LiveTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result = self.call(func, args, kwargs)
         self._count(func, args, kwargs, result)
         return result
+
+    def told(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Answers a question about a tensor."""
+        return func(*args, **kwargs)
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs the op. What a subclass overrides to run it on stand-ins."""
@@ -149,8 +155,7 @@ _COMPOSITE: dict[Any, bool] = {}
 def _is_composite(func: Any) -> bool:
     if func not in _COMPOSITE:
         key = torch._C.DispatchKey.CompositeImplicitAutograd
-        query = func.namespace == "prim"  # a fake tensor asked for its device, and the like: not in the dispatcher
-        _COMPOSITE[func] = not query and torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
+        _COMPOSITE[func] = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
     return _COMPOSITE[func]
 
 
