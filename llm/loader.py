@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModelForImageTextToText
 
 from mmswap.errors import ModelError
 from mmswap.llm.checkpoint import Checkpoint, check_checkpoint, read_json
-from mmswap.llm.loading import Options, Rounded4, first_sentence, load_tensors
+from mmswap.llm.loading import Loaded, Options, Rounded4, first_sentence, load_tensors
 from mmswap.llm.progress import Progress
 from mmswap.llm.quant import which
 from mmswap.llm.quant.section import section_of
@@ -62,7 +62,6 @@ def load_model(
     folder = resolve_source(source, trust_remote_code=trust_remote_code)
     checkpoint = check_checkpoint(folder)
     config = load_config(folder, trust_remote_code=trust_remote_code)
-    found = which(_described(folder), checkpoint.tensors)
     options = Options(
         dtype=stored_dtype(config, checkpoint) if isinstance(dtype, str) else dtype,
         attention=attention,
@@ -72,6 +71,12 @@ def load_model(
         progress=progress,
         say=say,
     )
+    return load_checked(folder, checkpoint, config, options).model
+
+
+def load_checked(folder: Path, checkpoint: Checkpoint, config: Any, options: Options) -> Loaded:
+    """As `load_model`, of a folder that was checked: `check_checkpoint(folder)`, `load_config(folder)`."""
+    found = which(_described(folder), checkpoint.tensors)
     tensors = {name: Later(entry) for name, entry in checkpoint.tensors.items()}
     return load_tensors(folder, tensors, found, config, AutoModelForImageTextToText, options)
 

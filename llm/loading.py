@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,10 +54,18 @@ class Options:
     say: Callable[[str], None] = field(default=_LOG.info)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Loaded:
+    """A model on the host, and the bytes that its weights were thought to take before any was read."""
+
+    model: Any
+    foreseen: int
+
+
 def load_tensors(
     source: Path, tensors: Mapping[str, Any], found: Which, config: Any, auto: Any, options: Options
-) -> Any:
-    """The model of `config`, with these tensors.
+) -> Loaded:
+    """The model of `config`, with these tensors, in eval mode and without gradients.
 
     Args:
         source: where they are from, for messages and for the generation config.
@@ -79,6 +87,9 @@ def load_tensors(
     _untie(config, skeleton, packing)
     rounding = _rounding(skeleton, packing, options)
     kind = type(skeleton)
+    if options.prepare is not None:
+        options.prepare(skeleton)
+    foreseen = _foreseen(skeleton, packing, rounding)
     del skeleton
 
     def prepare(model: Any) -> None:
@@ -115,7 +126,7 @@ def load_tensors(
         options.say(rounding.sentence())
     elif len(packing):
         options.say(f"Weights: {found.reason}.")
-    return _dressed(model, source).eval().requires_grad_(False)
+    return Loaded(_dressed(model, source).eval().requires_grad_(False), foreseen)
 
 
 def first_sentence(error: BaseException) -> str:
@@ -140,6 +151,19 @@ def _untie(config: Any, skeleton: nn.Module, packing: Packing) -> None:
     if parts.tied and f"{parts.head_name}.weight" in packing.targets:
         for holder in (config, config.get_text_config(decoder=True)):
             holder.tie_word_embeddings = False
+
+
+def _foreseen(skeleton: nn.Module, packing: Packing, rounding: Rounding | None) -> int:
+    """Bytes of every parameter and buffer, each once, those in 4 bits as such."""
+    packed = packing.nbytes() if rounding is None else rounding.nbytes()
+    tensors = {id(tensor): (name, tensor) for name, tensor in _named(skeleton)}
+    replaced = packing.targets if rounding is None else rounding.targets
+    return packed + sum(tensor.nbytes for name, tensor in tensors.values() if name not in replaced)
+
+
+def _named(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from module.named_parameters()
+    yield from module.named_buffers()
 
 
 def _rounding(skeleton: nn.Module, packing: Packing, options: Options) -> Rounding | None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from mmswap.errors import ModelError
-from mmswap.llm.quant import Packed4, QuantLinear, QuantStack, Which, read, rows_of
+from mmswap.llm.quant import Packed4, QuantLinear, QuantStack, Stored, Which, packed_bytes, read, rows_of
 from mmswap.llm.quant.choice import computes_linearly
 from mmswap.llm.quant.experts import pack_experts
 from mmswap.llm.renaming import Names, Rows
@@ -39,19 +39,17 @@ class Packing:
         self.taken = {name for name in every if not name.endswith(".bias")}  # a bias is plain, and loaded as such
         self._biased = {name.removesuffix(".bias") for name in every - self.taken}
         self.targets = frozenset(rows.target for rows in self._rows)
-        self._inputs: dict[str, int] = {}
 
     def clear(self, model: nn.Module) -> None:
         """Take the plain weights out of a model on meta.
 
         Raises:
-            ModelError: a module that is no linear layer, or of other shape.
+            ModelError: a module that is no linear layer.
         """
         for rows in self._rows:
             path, attribute = _address(model, rows)
             module = model.get_submodule(path)
             if attribute is not None:
-                self._inputs[rows.target] = getattr(module, attribute).shape[-2 if rows.transposed else -1]
                 drop(module, attribute)
                 continue
             if not isinstance(module, nn.Linear) or not computes_linearly(module):
@@ -62,7 +60,6 @@ class Packing:
             bias: nn.Parameter | None = module.bias
             if bias is None and rows.whole and rows.sources[0] in self._biased:
                 bias = nn.Parameter(torch.empty(len(rows.ids), dtype=self._dtype, device="meta"), requires_grad=False)
-            self._inputs[rows.target] = module.in_features
             model.set_submodule(path, Awaited(bias))
 
     def fill(self, model: nn.Module, advance: Callable[[], None] = lambda: None) -> None:
@@ -85,14 +82,36 @@ class Packing:
                 place(module, attribute, stack)
             advance()
 
+    def nbytes(self) -> int:
+        """What they will take, by the shapes of what the file holds."""
+        total = 0
+        for rows in self._rows:
+            stored = self._stored[rows.sources[0]]
+            groups, scale_bytes = self._scales(stored)
+            group = stored.scheme.group_size or -(-rows.columns // groups)
+            experts = len(rows.ids) if rows.ids.dim() > 1 else 1
+            ordered = stored.scheme.act_order and groups > 1
+            each = packed_bytes(
+                rows.ids.numel() // experts, rows.columns, group, scale_bytes=scale_bytes, reordered=ordered
+            )
+            total += experts * each
+        return total
+
+    def _scales(self, stored: Stored) -> tuple[int, int]:
+        """Scales of a row, and bytes of one."""
+        scales = next(self._tensors[name] for name in stored.tensors if name.endswith(("scales", "weight_scale")))
+        shape = tuple(scales.shape) or (1,)
+        return shape[0] if stored.scheme.method != "compressed-tensors" else shape[-1], scales.dtype.itemsize
+
     def __len__(self) -> int:
         return len(self._rows)
 
-    def _check(self, rows: Rows, found: int) -> None:
-        wanted = self._inputs[rows.target]
-        if found != wanted:
+    @staticmethod
+    def _check(rows: Rows, found: int) -> None:
+        if found != rows.columns:
             raise ModelError(
-                f"{rows.target} takes {wanted} inputs and the file holds {found}: is config.json that of these weights?"
+                f"{rows.target} takes {rows.columns} inputs and the file holds {found}: is config.json that of these "
+                "weights?"
             )
 
     def _piece(self, source: str) -> Packed4:

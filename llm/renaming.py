@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -41,6 +41,7 @@ class Rows:
         ids: int64 [rows] or [experts, rows]: `source` and row in it, see `split`.
         transposed: the parameter holds inputs before outputs.
         whole: it is one module as it stands.
+        columns: inputs that the parameter takes.
     """
 
     target: str
@@ -48,6 +49,7 @@ class Rows:
     ids: Tensor
     transposed: bool = False
     whole: bool = False
+    columns: int = 0
 
     def split(self) -> tuple[Tensor, Tensor]:
         """(index into `sources`, row there), each like `ids`."""
@@ -127,9 +129,7 @@ class Names:
             for target, (converter, members) in merged.items()
             for rows in self._run(converter, target, tuple(sources[index] for index in members))
         ]
-        for rows in (*found.values(), *made):
-            self._check(rows)
-        return [*found.values(), *made]
+        return [self._fitting(rows) for rows in (*found.values(), *made)]
 
     def _add(self, rules: Iterable[Any]) -> None:
         for rule in rules:
@@ -156,15 +156,17 @@ class Names:
             ids, transposed = _decoded(numbers, sources[0])
             yield Rows(name, sources, ids, transposed)
 
-    def _check(self, rows: Rows) -> None:
-        """The parameter has the rows that it was given, no more and no fewer."""
+    def _fitting(self, rows: Rows) -> Rows:
+        """With the parameter's columns, if it has the rows that it was given, no more and no fewer."""
         shape = list(self._known[rows.target].shape) if rows.target in self._known else []
-        wanted = shape[:-2] + ([shape[-1]] if rows.transposed else [shape[-2]]) if len(shape) > 1 else []
-        if list(rows.ids.shape) != wanted:
-            raise ModelError(
-                f"{rows.target} has shape {shape} and the file holds {list(rows.ids.shape)} rows for it in 4 bits: "
-                "is config.json that of these weights, and is the download complete?"
-            )
+        *experts, first, last = shape if len(shape) > 1 else [0, 0]
+        outputs, inputs = (last, first) if rows.transposed else (first, last)
+        if list(rows.ids.shape) == [*experts, outputs]:
+            return replace(rows, columns=inputs)
+        raise ModelError(
+            f"{rows.target} has shape {shape} and the file holds {list(rows.ids.shape)} rows for it in 4 bits: "
+            "is config.json that of these weights, and is the download complete?"
+        )
 
 
 def stacks(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from mmswap.errors import ModelError
 from mmswap.llm.packing import drop, place
 from mmswap.llm.parts import Parts
-from mmswap.llm.quant import QuantLinear, QuantStack, Rounded, quantise, sqnr_db
-from mmswap.llm.quant.choice import Packable, packable
+from mmswap.llm.quant import QuantLinear, QuantStack, Rounded, packed_bytes, quantise, sqnr_db
+from mmswap.llm.quant.choice import Packable, packable, tied_head
 from mmswap.units import format_bytes
 
 GROUP = 128
@@ -31,10 +31,19 @@ class Rounding:
     def __init__(self, parts: Parts, dtype: torch.dtype, *, head: bool = False) -> None:
         self._wanted = {one.name: one for one in packable(parts, head=head)}
         self._dtype = dtype
-        self._head = parts.head_name if head and parts.tied else None
+        self._tied = list(tied_head(parts)) if head else []
         self._signal = self._noise = 0.0
         self._plain = self._packed = self._count = 0
         self._least = (float("inf"), "")
+
+    @property
+    def targets(self) -> frozenset[str]:
+        """Names of the parameters that are rounded."""
+        return frozenset(self._wanted)
+
+    def nbytes(self) -> int:
+        """What they will take."""
+        return sum(packed_bytes(one.rows, one.columns, GROUP) for one in (*self._wanted.values(), *self._tied))
 
     def wants(self, name: str) -> bool:
         """Whether the parameter of that name goes to `take`."""
@@ -52,12 +61,12 @@ class Rounding:
             model.set_submodule(path, self._linear(name, weight, module.bias))
 
     def finish(self, model: nn.Module) -> None:
-        """What is left once every weight is there: biases, and a head that shares the embedding's weight."""
-        if self._head is not None:
-            head = model.get_submodule(self._head)
+        """What is left once every weight is there: a head that shares the embedding's weight gets its own."""
+        for one in self._tied:
+            path = one.name.rpartition(".")[0]
+            head = model.get_submodule(path)
             assert isinstance(head.weight, Tensor)
-            rounded = self._linear(f"{self._head}.weight", head.weight.detach(), head.bias)
-            model.set_submodule(self._head, rounded)
+            model.set_submodule(path, self._linear(one.name, head.weight.detach(), head.bias))
 
     def sentence(self) -> str:
         """What came of it, for the log."""

@@ -9,9 +9,12 @@ from typing import Any
 from mmswap.errors import OptionError
 from mmswap.units import parse_bytes
 
+BACKENDS = ("auto", "triton", "hip", "cpu", "reference")
+"""What may compute the ops (`mmswap.llm.ops`)."""
+
 SMALLEST_LIMIT = 256  # bytes; a bare number below is a size whose unit was forgotten
 SMALLEST_CHUNK = 16  # prompt tokens of one forward pass; no smaller step is tried
-KV_KINDS = ("auto", "fp32", "fp16", "bf16", "int8", "fp8_e4m3", "fp8_e5m2")
+KV_KINDS = ("auto", "fp32", "fp16", "bf16", "int8", "fp8", "fp8_e4m3", "fp8_e5m2")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +92,10 @@ class RunConfig:
     """Everything that `mmswap.load` needs besides the model's name.
 
     `card`: `auto`, `cpu`, `cuda`, `cuda:1`, `sim:16GiB`, `sim:16GiB@24GB/s`. `dtype`: `auto`, `float32`, `float16`,
-    `bfloat16`. `context`: tokens, None for what the model was made for. `attention`: `sdpa` or `eager`.
-    `decode`: `auto`, or `model` for the model's own forward at every token.
+    `bfloat16`. `quantize`: `int4` rounds the decoder's linear layers to 4 bits at load, `quantize_head` the output head
+    too. `context`: tokens, None for what the model was made for. `attention`: `sdpa` or `eager`.
+    `decode`: `auto`, or `model` for the model's own forward at every token. `backend`: what computes the ops, one of
+    `BACKENDS`.
     `prefill_chunk`: most tokens of one prefill step. `vram_limit`: bytes of the card that this process may use, None
     for what the card says; a text such as `14GiB` is read (`--vram-limit`).
     `kv`: one of `KV_KINDS`; `auto` keeps what the model computes. `kv_unsafe`: an fp8 cache even where it goes wrong.
@@ -98,9 +103,12 @@ class RunConfig:
 
     card: str = "auto"
     dtype: str = "auto"
+    quantize: str | None = None
+    quantize_head: bool = False
     context: int | None = None
     attention: str = "sdpa"
     decode: str = "auto"
+    backend: str = "auto"
     prefill_chunk: int = 2048
     vram_limit: int | None = None
     kv: str = "auto"
@@ -113,11 +121,14 @@ class RunConfig:
         _require(self.context is None or self.context >= 16, "--context must be 16 tokens or more.")
         _require(self.attention in ("sdpa", "eager"), "--attention must be sdpa or eager.")
         _require(self.decode in ("auto", "model"), "--decode must be auto or model.")
+        _require(self.backend in BACKENDS, f"--backend {self.backend} is not known: use {', '.join(BACKENDS)}.")
         _require(
             self.dtype in ("auto", "float32", "float16", "bfloat16"),
             "--dtype must be auto, float32, float16 or bfloat16.",
         )
         _require(self.kv in KV_KINDS, f"--kv {self.kv} is not known: use {', '.join(KV_KINDS)}.")
+        _require(self.quantize in (None, "int4"), f"--quantize must be int4, not {self.quantize}.")
+        _require(self.quantize is not None or not self.quantize_head, "--quantize-head goes with --quantize int4.")
         _require(self.prefill_chunk >= 16, "--prefill-chunk must be 16 tokens or more.")
         object.__setattr__(self, "vram_limit", _limit(self.vram_limit))
 

@@ -11,11 +11,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from mmswap.card.spill import SpillCount
-from mmswap.llm.checkpoint import Checkpoint
 from mmswap.swap.report import WindowReport
 
 KEPT = 256  # prompts whose peaks are remembered
-_BITS = {"F64": 64, "F32": 32, "F16": 16, "BF16": 16}  # what is turned into the dtype that runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +21,8 @@ class Load:
     """What loading came to.
 
     Attributes:
-        weights_predicted: by the checkpoint's own arithmetic, in the dtype that runs, without a tower that stays on
-            the host.
+        weights_predicted: by arithmetic before any was read, in the dtype that runs or in 4 bits, without a tower that
+            stays on the host.
         weights_measured: by which the card's free bytes went down; on the processor, bytes of the tensors there are.
         free: what was left then.
         over: bytes by which the card was over its budget then.
@@ -90,11 +88,3 @@ class Tally:
         return Measurements(
             self.load, tuple(self._peaks), self._windows, self._units, self._evicted, self._restored, spill
         )
-
-
-def weights_predicted(checkpoint: Checkpoint, itemsize: int) -> int:
-    """Bytes of a checkpoint's tensors once its floats are in a dtype of `itemsize` bytes; the rest stays as stored."""
-    return sum(
-        nbytes * 8 // _BITS[dtype] * itemsize if dtype in _BITS else nbytes
-        for dtype, nbytes in checkpoint.dtypes.items()
-    )

@@ -16,9 +16,8 @@ from mmswap.card import Card, Reading
 from mmswap.card.spill import ANSWER
 from mmswap.config import SwapConfig
 from mmswap.errors import DoesNotFit
-from mmswap.llm.checkpoint import Checkpoint
 from mmswap.llm.parts import Parts
-from mmswap.measured import Load, weights_predicted
+from mmswap.measured import Load
 from mmswap.swap.pool import SwapPool
 from mmswap.units import format_apart, format_bytes
 from mmswap.vision.tower import Tower
@@ -58,10 +57,9 @@ def weight_bytes(*modules: nn.Module) -> int:
 
 
 def weigh(
-    model: nn.Module, tower: Tower, checkpoint: Checkpoint, before: Reading, card: Card, swap: SwapConfig, say: Say
+    model: nn.Module, tower: Tower, predicted: int, before: Reading, card: Card, swap: SwapConfig, say: Say
 ) -> Load:
     """What the weights were thought to take, and took since the card gave `before`; the context is not known yet."""
-    predicted = weights_predicted(checkpoint, next(model.parameters()).element_size())
     if swap.tower_on_cpu and card.can_swap:
         predicted -= weight_bytes(*(module for _, module in tower.modules))
     now = card.free()

@@ -20,7 +20,7 @@ from typing import Any
 from torch import Tensor
 
 from mmswap.answer import Answer
-from mmswap.card import open_card
+from mmswap.card import Card, open_card
 from mmswap.card.spill import SpillCount
 from mmswap.card.watching import watch_of
 from mmswap.chat import Conversation, Message, Picture, Prompt, open_messages, render
@@ -30,10 +30,11 @@ from mmswap.foresight import Way, to_decoder
 from mmswap.llm.checkpoint import check_checkpoint
 from mmswap.llm.context import ContextBeyondCard, choose_context
 from mmswap.llm.ending import end_ids
-from mmswap.llm.fast import STEPS, LeanStep, Refused, open_lean
+from mmswap.llm.fast import STEPS, Refused, Step, open_lean
+from mmswap.llm.graph import open_graph
 from mmswap.llm.kv.caching import Caching, decide
-from mmswap.llm.loader import load_config, load_model, resolve_dtype, stored_dtype
 from mmswap.llm.memory import TextMemory, prefill_cost, query_groups
+from mmswap.llm.ops import AUTO, use
 from mmswap.llm.parts import find_parts
 from mmswap.llm.source import resolve_source
 from mmswap.measured import Measurements, Tally
@@ -44,6 +45,7 @@ from mmswap.swap.dry_run import DryRun, calibrate, policy_of
 from mmswap.vision.encoder import Encoder, Job
 from mmswap.vision.processor import Prepared, load_processor
 from mmswap.vision.tower import find_tower
+from mmswap.weights import load_weights
 
 Say = Callable[[str], None]
 log = logging.getLogger(__name__)
@@ -96,10 +98,13 @@ class Runtime:
         say = self.decisions.append
         self.card = open_card(config.card, vram_limit=config.vram_limit)
         say(f"Card: {self.card.name}, because {self.card.choice or 'it was asked for'}.")
+        _force_backend(config.backend, self.card, say)
         before = self.card.free()
         folder = resolve_source(source, trust_remote_code=config.trust_remote_code)
         self.processor = load_processor(folder, config.image, trust_remote_code=config.trust_remote_code)
-        self.model = self._load_model(folder, progress)
+        self._checkpoint = check_checkpoint(folder)
+        loaded = load_weights(folder, self._checkpoint, config, self.card, say, progress)
+        self.model = loaded.model
         parts = find_parts(self.model)
         tower = find_tower(self.model)
         self.caching = self._caching(say)
@@ -116,14 +121,14 @@ class Runtime:
         self.encoder = Encoder(tower, dry_run, self.card, pool, config.swap, experience)
         free = self.card.free if pool is None else pool.free
         groups = query_groups(self.model.config.get_text_config(decoder=True))
-        cost_of = prefill_cost(dry_run, parts.decoder_name, len(parts.layers), groups)
+        cost_of = prefill_cost(dry_run, parts.decoder_name, len(parts.layers), groups, self.caching)
         self.memory = TextMemory(cost_of, self.card, free, config.prefill_chunk)
         self._dry_run = dry_run
         self.end_ids = end_ids(self.model.config, self.model.generation_config, self.processor.tokenizer)
-        weights = weigh(self.model, tower, self._checkpoint, before, self.card, config.swap, say)
+        weights = weigh(self.model, tower, loaded.foreseen, before, self.card, config.swap, say)
         chosen = choose_context(self.memory, self.card, limit=self._made_for(), wanted=config.context, say=aloud)
         self.context, self.limited_by_card = chosen.tokens, chosen.by_card
-        self.lean = _lean_step(self.model, config.decode, say)
+        self.step = _decode_step(self.model, config.decode, self.caching.open, say)
         self.tally = Tally(replace(weights, context=chosen.tokens, kv_bytes=chosen.kv_bytes))
         say(f"Context: {chosen.tokens} tokens, {chosen.reason}. {self.processor.limits()}")
         self._turn = threading.Lock()
@@ -256,17 +261,6 @@ class Runtime:
             raise ContextBeyondCard(tokens, self.context)
         return chunk
 
-    def _load_model(self, folder: Path, progress: Callable[[int, int], None] | None) -> Any:
-        trust = self.config.trust_remote_code
-        checkpoint = self._checkpoint = check_checkpoint(folder)
-        stored = stored_dtype(load_config(folder, trust_remote_code=trust), checkpoint)
-        on_host = not self.card.can_swap
-        dtype, why = resolve_dtype(stored, checkpoint.nbytes, host=on_host, wanted=self.config.dtype)
-        self.decisions.append(f"Weights run in {why}.")
-        return load_model(
-            folder, dtype=dtype, attention=self.config.attention, trust_remote_code=trust, progress=progress
-        )
-
     def _caching(self, say: Say) -> Caching:
         """How keys and values are kept; found out before the weights take the card, for it may be refused."""
         kv, aloud = self.config.kv, partial(_aloud, say)
@@ -279,7 +273,8 @@ class Runtime:
         return int(getattr(text, "max_position_embeddings", None) or 4096)
 
 
-def _lean_step(model: Any, decode: str, say: Say) -> LeanStep | None:
+def _decode_step(model: Any, decode: str, open_cache: Callable[[int], Any], say: Say) -> Step | None:
+    """What takes the tokens after the prompt through the model; None: its own forward."""
     if decode == "model":
         say("Decode: through the model's own forward, because --decode model was given.")
         return None
@@ -288,8 +283,17 @@ def _lean_step(model: Any, decode: str, say: Say) -> LeanStep | None:
     except Refused as why:
         say(f"Decode: through the model's own forward, because {why}.")
         return None
-    say(f"Decode: part by part; {STEPS} tokens came out as from the model's own forward. {lean.describe()}")
-    return lean
+    step, eager = open_graph(lean, open_cache)
+    how = "as a captured graph" if eager is None else f"not captured, because {eager}"
+    say(f"Decode: part by part, {how}; {STEPS} tokens came out as from the model's own forward. {lean.describe()}")
+    return step
+
+
+def _force_backend(name: str, card: Card, say: Say) -> None:
+    """What computes the ops of this process from now on."""
+    use(name, card.device)
+    if name != AUTO:
+        say(f"Ops: by {name}, what it refuses by plain torch, because --backend {name} was given.")
 
 
 def _aloud(say: Say, sentence: str) -> None:

@@ -54,6 +54,12 @@ def packable(parts: Parts, *, head: bool = False) -> Iterator[Packable]:
         yield _plain(f"{parts.head_name}.weight", parts.head)
 
 
+def tied_head(parts: Parts) -> Iterator[Packable]:
+    """The head that shares the embedding's weight, as a weight of its own: none if it does not."""
+    if parts.tied and computes_linearly(parts.head):
+        yield _plain(f"{parts.head_name}.weight", parts.head)
+
+
 def computes_linearly(module: nn.Module) -> bool:
     """Whether a module is nothing but an `nn.Linear`."""
     return isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward

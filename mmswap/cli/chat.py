@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from mmswap.cli import progress, report
-from mmswap.cli.options import CARDS, Attention, Dtype, Json, number, whole
-from mmswap.config import KV_KINDS, RunConfig, SamplingConfig
+from mmswap.cli.options import CARDS, Attention, Dtype, Json, Quantize, QuantizeHead, number, whole
+from mmswap.config import BACKENDS, KV_KINDS, RunConfig, SamplingConfig
 from mmswap.errors import OptionError
 
 Images = Annotated[
@@ -36,6 +36,8 @@ def chat(
         str | None, typer.Option(metavar="SIZE", help="Use no more of the card, for example 14GiB.")
     ] = None,
     dtype: Dtype = "auto",
+    quantize: Quantize = None,
+    quantize_head: QuantizeHead = False,
     attention: Attention = "sdpa",
     context: Annotated[
         int | None,
@@ -43,6 +45,9 @@ def chat(
     ] = None,
     decode: Annotated[
         str, typer.Option(metavar="HOW", help="auto, or model: every token through the model's own forward.")
+    ] = "auto",
+    backend: Annotated[
+        str, typer.Option(metavar="NAME", help=f"What computes the ops: {', '.join(BACKENDS)}.")
     ] = "auto",
     kv: Annotated[str, typer.Option(metavar="KIND", help=f"How the KV cache is kept: {', '.join(KV_KINDS)}.")] = "auto",
     kv_unsafe: Annotated[
@@ -93,9 +98,12 @@ def chat(
         card=card,
         vram_limit=vram_limit,
         dtype=dtype,
+        quantize=quantize,
+        quantize_head=quantize_head,
         context=context,
         attention=attention,
         decode=decode,
+        backend=backend,
         kv=kv,
         kv_unsafe=kv_unsafe,
         prefill_chunk=prefill_chunk,

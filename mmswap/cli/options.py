@@ -17,6 +17,15 @@ ATTENTIONS = ("sdpa", "eager")
 CARDS = "auto, cpu, cuda, cuda:1, sim:16GiB, sim:16GiB@24GB/s or sim:16GiB+wddm"
 
 Dtype = Annotated[str, typer.Option(metavar="DTYPE", help="auto (as stored), float32, float16 or bfloat16.")]
+Quantize = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FORMAT",
+        help="int4: round the decoder's linear layers to 4 bits while they are loaded.",
+        show_default="as stored",
+    ),
+]
+QuantizeHead = Annotated[bool, typer.Option("--quantize-head", help="With --quantize: the output head too.")]
 Attention = Annotated[str, typer.Option(metavar="KIND", help="sdpa or eager.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 
