@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from mmswap.llm.ops import cpu_attention, cpu_linear, cpu_rows, cpu_store
+from mmswap.llm.ops import cpu_attention, cpu_linear, cpu_rows, cpu_store, cpu_words
 
 NAME = "cpu"
 
@@ -20,6 +20,7 @@ def available(device: torch.device) -> str | None:
 
 IMPLEMENTATIONS = {
     **cpu_linear.IMPLEMENTATIONS,
+    **cpu_words.IMPLEMENTATIONS,
     **cpu_rows.IMPLEMENTATIONS,
     **cpu_store.IMPLEMENTATIONS,
     **cpu_attention.IMPLEMENTATIONS,
