@@ -11,26 +11,14 @@ from typing import Any
 import families
 import pytest
 import torch
+from decoding import END, NEW, ours, start, unpatched
 from torch import Tensor, nn
 
 from mmswap.config import SamplingConfig
 from mmswap.errors import ContextOverflow, ModelError, NonFiniteLogits
-from mmswap.llm.decode import Generation, generate
 from mmswap.llm.fast import LeanStep, Refused, open_lean
-from mmswap.llm.kv.caching import decide
-from mmswap.vision.tower import find_tower
 
-END = 100_000  # never emitted
-NEW = 12
 PICTURE_ONLY = ("blip_2",)  # their own generate() refuses a prompt without one
-
-
-def unpatched(model: Any, inputs: dict[str, Tensor], **more: Any) -> list[int]:
-    """The ids of transformers' own greedy answer, up to the end id."""
-    given = inputs["input_ids"].shape[1]
-    ids = model.generate(**inputs, max_new_tokens=NEW, do_sample=False, eos_token_id=END, **more)[0].tolist()
-    new = ids[1:] if model.config.is_encoder_decoder else ids[given:]
-    return new[: new.index(END)] if END in new else new
 
 
 @functools.cache
@@ -40,20 +28,6 @@ def lean_of(name: str) -> LeanStep | None:
         return open_lean(families.shared(name))
     except Refused:
         return None
-
-
-def start(model: Any, inputs: dict[str, Tensor], chunk: int = 2048, **more: Any) -> Generation:
-    """Our answer; pictures are encoded beforehand and replayed, as the runtime does."""
-    tower = find_tower(model)
-    pictured = any("pixel" in name for name in inputs)
-    replay = functools.partial(tower.replay, tower.run(tower.call_for(inputs))) if pictured else None
-    settings = {"sampling": SamplingConfig(max_new_tokens=NEW), "end_ids": frozenset({END}), "context": 512, **more}
-    settings.setdefault("caching", decide(model, "auto"))
-    return generate(model, inputs, prefill_chunk=chunk, replay=replay, **settings)
-
-
-def ours(model: Any, inputs: dict[str, Tensor], chunk: int = 2048, **more: Any) -> list[int]:
-    return [token.id for token in start(model, inputs, chunk, **more)]
 
 
 @pytest.mark.parametrize("name", families.FAMILIES)
