@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from torch import Tensor, nn
 
 from mmswap.llm.parts import Parts
+from mmswap.llm.quant.choice import packable
 from mmswap.sizing.packing import packed_bytes, packed_parts
 from mmswap.sizing.weights import EMBEDDINGS, GROUPS, HEAD, LAYERS, NORMS, PROJECTOR, REST, TOWER, Weights
 from mmswap.swap.layout import extent, padded
@@ -70,17 +71,8 @@ def _last_width(module: nn.Module) -> int | None:
 
 
 def _packable(parts: Parts) -> dict[int, tuple[int, int]]:
-    """Rows and columns of what `--quantize` packs, by id: weights of linear layers, and stacks of experts."""
-    found: dict[int, tuple[int, int]] = {}
-    for _, layer in parts.layers:
-        for module in layer.modules():
-            if isinstance(module, nn.Linear):
-                found[id(module.weight)] = (module.out_features, module.in_features)
-                continue
-            for tensor in module.parameters(recurse=False):
-                if tensor.ndim == 3 and not isinstance(module, nn.modules.conv._ConvNd):
-                    found[id(tensor)] = (tensor.shape[0] * tensor.shape[1], tensor.shape[2])
-    return found
+    """Rows and columns of what `--quantize` packs, by id: those that the loader would."""
+    return {id(one.weight): (one.rows, one.columns) for one in packable(parts)}
 
 
 def _ladder(model: nn.Module, parts: Parts, packed: dict[int, tuple[int, int]]) -> tuple[Rung, ...]:
