@@ -11,6 +11,7 @@ import typer
 
 from mmswap.cli.oneshot import collector_paused
 from mmswap.cli.options import CARDS, Attention, Dtype, Json, require_kinds, whole
+from mmswap.config import KV_KINDS
 from mmswap.errors import ModelError, OptionError
 from mmswap.units import parse_bytes, parse_rate
 
@@ -27,7 +28,7 @@ def plan(
     images: Annotated[int, whole("N", "Pictures of that size in one prompt.")] = 1,
     kv: Annotated[
         str | None,
-        typer.Option(metavar="FORMAT", help="fp32, fp16, bf16, fp8, int8 or int4.", show_default="as the weights"),
+        typer.Option(metavar="FORMAT", help=f"{', '.join(KV_KINDS)}.", show_default="as the weights"),
     ] = None,
     quantize: Annotated[
         str | None,

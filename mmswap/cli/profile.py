@@ -39,6 +39,12 @@ def profile(
         str | None,
         typer.Option(metavar="WxH,...", help="Pictures to trace.", show_default="four squares up to 1344x1344"),
     ] = None,
+    kv: Annotated[
+        bool, typer.Option("--kv", help="Measure the offsets of its keys instead, for --kv fp8; needs weights.")
+    ] = False,
+    contexts: Annotated[
+        str, typer.Option(metavar="TOKENS,...", help="With --kv: lengths of text to read.")
+    ] = "128,2048,8192",
     measure: Annotated[bool, typer.Option("--measure", help="Run the tower at each size too; needs weights.")] = False,
     out: Annotated[
         Path | None,
@@ -49,10 +55,15 @@ def profile(
     """Find out what pictures cost a model's vision tower.
 
     Needs no weights, only a config. The profile is written to a file; one in the cache that was made with --card is
-    used when the model runs there.
+    used when the model runs there. With --kv it is the language model's keys that are measured, for an 8-bit KV cache.
     """
     wanted = _sizes(sizes)
     require_kinds(dtype, attention)
+    if kv:
+        from mmswap.cli.profile_kv import profile_kv
+
+        profile_kv(model, dtype, card or "auto", contexts, out, as_json=as_json)
+        return
     with collector_paused():
         found = _profiled(_blueprint(model, attention, dtype), card, wanted, measure)
     place = _kept(found, out)

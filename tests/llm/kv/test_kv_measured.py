@@ -83,6 +83,9 @@ def test_what_was_measured_is_kept_by_the_models_weights_and_used_without_being_
     with torch.no_grad():
         model(**prompts(model)[0].inputs, **cache_argument(model, cache), use_cache=True)
     assert torch.allclose(cache.layers[1].k_offset, torch.tensor(found.layers[1].mean))
+    worst = found.worst(kv_kind("fp8_e4m3"))
+    assert worst is not None
+    assert worst[1] >= LEAST
     other = biased()
     other.model.language_model.layers[0].self_attn.k_proj.bias.data[0] += 1
     assert key_of(other) != key_of(model) == key_of(biased())
