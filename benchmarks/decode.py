@@ -27,6 +27,7 @@ from mmswap.bench import Machine, append, copy_rate, spread
 from mmswap.bench.traffic import weight_bytes
 from mmswap.config import SamplingConfig
 from mmswap.llm.decode import generate
+from mmswap.llm.decoding import Decoding
 from mmswap.llm.fast import LeanStep, open_lean
 from mmswap.llm.kv.caching import decide
 from mmswap.llm.ops import backends
@@ -109,7 +110,7 @@ def ours(model: Any, step: Any, caching: Any, ids: Tensor, tokens: int) -> float
         sampling=SamplingConfig(max_new_tokens=tokens + 1),
         end_ids=frozenset(),
         context=ids.shape[1] + tokens + 8,
-        step=step,
+        decoding=Decoding(step),
         caching=caching,
     )
     next(run)

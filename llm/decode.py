@@ -17,8 +17,9 @@ from torch import Tensor
 
 from mmswap.config import SamplingConfig
 from mmswap.errors import ContextOverflow
+from mmswap.llm.decoding import PLAIN, Decoding
 from mmswap.llm.division import cache_of
-from mmswap.llm.fast import State, Step
+from mmswap.llm.fast import State
 from mmswap.llm.kv.caching import Caching
 from mmswap.llm.parts import find_parts
 from mmswap.llm.prefill import Chunking, chunked
@@ -95,7 +96,7 @@ def generate(
     context: int,
     replay: Replay | None = None,
     should_stop: Callable[[], bool] | None = None,
-    step: Step | None = None,
+    decoding: Decoding = PLAIN,
     caching: Caching | None = None,
 ) -> Generation:
     """Answer one prompt, token by token.
@@ -108,7 +109,7 @@ def generate(
         context: tokens that prompt and answer may hold together.
         replay: makes the context manager in which the model finds its image features (`Tower.replay`).
         should_stop: asked before every step; True ends the answer.
-        step: takes tokens after the prompt through the model (`open_lean`, `open_graph`); None: its own forward does.
+        decoding: how tokens after the prompt are computed (`open_decoding`); as it is, by the model's own forward.
         caching: how keys and values are kept; without it, in transformers' own cache.
 
     Raises:
@@ -120,7 +121,7 @@ def generate(
         raise ContextOverflow(len(prompt), context)
     room = min(sampling.max_new_tokens, context - len(prompt))
     sampler = Sampler(sampling, prompt)
-    request = _Request(model, dict(inputs), room, prefill_chunk, replay, step, caching)
+    request = _Request(model, dict(inputs), room, prefill_chunk, replay, decoding, caching)
 
     def steps(run: Generation) -> Iterator[Token]:
         try:
@@ -172,12 +173,13 @@ class _Request:
         room: int,
         prefill_chunk: int,
         replay: Replay | None,
-        step: Step | None,
+        decoding: Decoding,
         caching: Caching | None,
     ) -> None:
         self._model, self._inputs, self._room, self._chunk = model, inputs, room, prefill_chunk
         self._replay = replay or nullcontext
-        self._step, self._caching = step, caching
+        self._decoding, self._caching = decoding, caching
+        self._step = decoding.step
         self._running: State | None = None
         self._state = RequestState(model)
         self._prepared: Prepared | None = None
@@ -187,7 +189,7 @@ class _Request:
     def prefill(self, statistics: Statistics) -> Tensor:
         decoder = find_parts(self._model).decoder
         noting = self._step.noting if self._step is not None else nullcontext
-        with self._state.watching(), self._replay(), noting() as noted:
+        with self._state.watching(), self._replay(), noting() as noted, self._decoding.prompt():
             tokens = self._inputs["input_ids"].shape[1]
             cache = self._caching.open(tokens) if self._caching is not None else None
             prepared = self._prepared = prepare(self._model, self._inputs, self._room, cache)
@@ -202,6 +204,10 @@ class _Request:
 
     @torch.no_grad()
     def step(self, token: int) -> Tensor:
+        with self._decoding.token():
+            return self._stepped(token)
+
+    def _stepped(self, token: int) -> Tensor:
         if self._running is not None and self._step is not None:
             self._outputs = None
             return self._step(token, self._running)

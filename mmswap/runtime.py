@@ -20,7 +20,7 @@ from typing import Any
 from torch import Tensor
 
 from mmswap.answer import Answer
-from mmswap.card import Card, open_card
+from mmswap.card import open_card
 from mmswap.card.spill import SpillCount
 from mmswap.card.watching import watch_of
 from mmswap.chat import Conversation, Message, Picture, Prompt, open_messages, render
@@ -29,12 +29,10 @@ from mmswap.errors import ContextOverflow, OptionError, WindowMisuse
 from mmswap.foresight import Way, to_decoder
 from mmswap.llm.checkpoint import check_checkpoint
 from mmswap.llm.context import ContextBeyondCard, choose_context
+from mmswap.llm.decoding import force_backend, open_decoding
 from mmswap.llm.ending import end_ids
-from mmswap.llm.fast import STEPS, Refused, Step, open_lean
-from mmswap.llm.graph import open_graph
 from mmswap.llm.kv.caching import Caching, decide
 from mmswap.llm.memory import TextMemory, prefill_cost, query_groups
-from mmswap.llm.ops import AUTO, use
 from mmswap.llm.parts import find_parts
 from mmswap.llm.source import resolve_source
 from mmswap.measured import Measurements, Tally
@@ -98,7 +96,7 @@ class Runtime:
         say = self.decisions.append
         self.card = open_card(config.card, vram_limit=config.vram_limit)
         say(f"Card: {self.card.name}, because {self.card.choice or 'it was asked for'}.")
-        _force_backend(config.backend, self.card, say)
+        force_backend(config.backend, self.card, say)
         before = self.card.free()
         folder = resolve_source(source, trust_remote_code=config.trust_remote_code)
         self.processor = load_processor(folder, config.image, trust_remote_code=config.trust_remote_code)
@@ -128,7 +126,7 @@ class Runtime:
         weights = weigh(self.model, tower, loaded.foreseen, before, self.card, config.swap, say)
         chosen = choose_context(self.memory, self.card, limit=self._made_for(), wanted=config.context, say=aloud)
         self.context, self.limited_by_card = chosen.tokens, chosen.by_card
-        self.step = _decode_step(self.model, config.decode, self.caching.open, say)
+        self.decoding = open_decoding(self.model, parts, self.card, config, self.caching.open, say)
         self.tally = Tally(replace(weights, context=chosen.tokens, kv_bytes=chosen.kv_bytes))
         say(f"Context: {chosen.tokens} tokens, {chosen.reason}. {self.processor.limits()}")
         self._turn = threading.Lock()
@@ -271,29 +269,6 @@ class Runtime:
         """Tokens that the model was made for."""
         text = self.model.config.get_text_config(decoder=True)
         return int(getattr(text, "max_position_embeddings", None) or 4096)
-
-
-def _decode_step(model: Any, decode: str, open_cache: Callable[[int], Any], say: Say) -> Step | None:
-    """What takes the tokens after the prompt through the model; None: its own forward."""
-    if decode == "model":
-        say("Decode: through the model's own forward, because --decode model was given.")
-        return None
-    try:
-        lean = open_lean(model)
-    except Refused as why:
-        say(f"Decode: through the model's own forward, because {why}.")
-        return None
-    step, eager = open_graph(lean, open_cache)
-    how = "as a captured graph" if eager is None else f"not captured, because {eager}"
-    say(f"Decode: part by part, {how}; {STEPS} tokens came out as from the model's own forward. {lean.describe()}")
-    return step
-
-
-def _force_backend(name: str, card: Card, say: Say) -> None:
-    """What computes the ops of this process from now on."""
-    use(name, card.device)
-    if name != AUTO:
-        say(f"Ops: by {name}, what it refuses by plain torch, because --backend {name} was given.")
 
 
 def _aloud(say: Say, sentence: str) -> None:

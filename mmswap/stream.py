@@ -95,7 +95,7 @@ class Stream(Iterator[str]):
             prefill_chunk=chunk,
             context=runtime.context,
             replay=None if encoded is None else lambda: runtime.encoder.tower.replay(encoded.features),
-            step=runtime.step,
+            decoding=runtime.decoding,
             caching=runtime.caching,
         )
         writer = Writer(generation, runtime.processor.tokenizer, self._sampling.stop, runtime.memory.grow)

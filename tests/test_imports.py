@@ -36,6 +36,7 @@ FLOORS = {
     "mmswap.sizing": 4,
     "mmswap.stream": 4,
     "mmswap.runtime": 4,
+    "mmswap.weights": 4,
     "mmswap.cli": 5,
     "mmswap.__main__": 5,
     "mmswap.server": 5,

@@ -1,7 +1,7 @@
 """Norms and linear layers of a model that keeps its own forward, replaced in place for a few rows at a time.
 
-`count = replace(parts)` is for models without a lean step. A prompt's many rows go through the module as it was, so that
-what a prompt takes stays what was planned. Found by what they compute, no class by name.
+`count = replace(parts)` is for models without a lean step. A prompt's many rows go through the module as it was, so
+that what a prompt takes stays what was planned. Found by what they compute, no class by name.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FEW = 8
 
 
 def replace(parts: Parts) -> int:
-    """Put ops in the place of what they compute alike, in the layers, the last norm and the head; how many there are."""
+    """Put ops in the place of what computes the same, in layers, last norm and head; how many there are."""
     around = [part for part in (parts.norm, parts.head) if part is not None]
     found = {part for whole in (*(layer for _, layer in parts.layers), *around) for part in whole.modules()}
     return sum(_replaced(part) for part in found)

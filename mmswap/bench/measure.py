@@ -18,6 +18,7 @@ from mmswap.bench.quantiles import Spread, spread
 from mmswap.bench.traffic import kv_bytes, weight_bytes
 from mmswap.config import SamplingConfig
 from mmswap.llm.decode import generate
+from mmswap.llm.decoding import Decoding
 from mmswap.llm.parts import find_parts
 
 WARM = 4  # tokens before the clock runs
@@ -78,7 +79,7 @@ class Report:
 
 def bench(
     model: Any,
-    step: Any,
+    decoding: Decoding,
     *,
     name: str,
     tokens: int = 64,
@@ -92,7 +93,7 @@ def bench(
     """Measure a model that is in its place.
 
     Args:
-        step: takes tokens after the prompt through it; None: its own forward does.
+        decoding: how its tokens are computed.
         tokens: decoded after each prompt. prompts: their lengths in tokens. runs: of everything.
         batches: numbers of sequences decoded at once. open_cache: an empty cache of ours for so many tokens.
         chunk: most tokens of one prefill step.
@@ -106,14 +107,14 @@ def bench(
         firsts, steps, read = [], [], 0
         for turn in range(runs):
             first, after, cached = _answer(
-                model, step, _ids(int(table.shape[0]), length, turn, table.device), tokens, chunk
+                model, decoding, _ids(int(table.shape[0]), length, turn, table.device), tokens, chunk
             )
             firsts.append(first)
             steps.append(after)
             read = weights + cached
         report.figures.append(Figure("first token", length, "s", spread(firsts)))
         report.figures.append(Figure("decode", length, "tok/s", spread(steps).rate(1.0), read))
-    lean = getattr(step, "lean", step)
+    lean = getattr(decoding.step, "lean", decoding.step)
     if lean is None or open_cache is None:
         return report
     for rows in batches:
@@ -136,7 +137,7 @@ def _together(lean: Any, cache: Any, rows: int, tokens: int) -> float:
     return (time.perf_counter() - begun) / tokens
 
 
-def _answer(model: Any, step: Any, ids: Tensor, tokens: int, chunk: int) -> tuple[float, float, int]:
+def _answer(model: Any, decoding: Decoding, ids: Tensor, tokens: int, chunk: int) -> tuple[float, float, int]:
     """(seconds to the first token, seconds of one after it, bytes of keys and values that the last one looked at)."""
     device = ids.device
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
@@ -149,7 +150,7 @@ def _answer(model: Any, step: Any, ids: Tensor, tokens: int, chunk: int) -> tupl
         end_ids=frozenset(),
         prefill_chunk=chunk,
         context=ids.shape[1] + WARM + tokens + 1,
-        step=step,
+        decoding=decoding,
     )
     next(run)
     first = time.perf_counter() - begun

@@ -58,7 +58,7 @@ def bench(
     name = Path(model).name if model else "the carried model"
     report = measure(
         runtime.model,
-        runtime.step,
+        runtime.decoding,
         name=name,
         tokens=tokens,
         prompts=lengths,

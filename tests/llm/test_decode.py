@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from mmswap.config import SamplingConfig
 from mmswap.errors import ContextOverflow, ModelError, NonFiniteLogits
+from mmswap.llm.decoding import Decoding
 from mmswap.llm.fast import LeanStep, Refused, open_lean
 
 PICTURE_ONLY = ("blip_2",)  # their own generate() refuses a prompt without one
@@ -40,7 +41,7 @@ def test_greedy_ids_are_those_of_unpatched_generate(name: str) -> None:
         assert len(wanted) == NEW
         assert ours(model, inputs) == wanted
         assert ours(model, inputs, chunk=16) == wanted
-        assert ours(model, inputs, chunk=16, step=lean_of(name)) == wanted
+        assert ours(model, inputs, chunk=16, decoding=Decoding(lean_of(name))) == wanted
 
 
 @pytest.mark.parametrize("name", families.HELD_OUT)
@@ -49,7 +50,7 @@ def test_greedy_ids_in_families_that_were_held_out(name: str) -> None:
     pictured = families.inputs(name, model, size=2)
     wanted = unpatched(model, pictured)
     assert ours(model, pictured, chunk=16) == wanted
-    assert ours(model, pictured, step=lean_of(name)) == wanted
+    assert ours(model, pictured, decoding=Decoding(lean_of(name))) == wanted
     if name in PICTURE_ONLY:
         with pytest.raises(ModelError, match="does not take this prompt"):
             ours(model, families.inputs(name, model, picture=False))
@@ -82,7 +83,7 @@ def test_requests_take_turns_on_one_model(name: str) -> None:
     prompts.append(families.inputs(name, model, text=25, picture=False))
     wanted = [unpatched(model, prompt) for prompt in prompts]
     leans = [lean_of(name), None, lean_of(name), lean_of(name)]
-    running = [start(model, prompt, chunk=16, step=lean) for prompt, lean in zip(prompts, leans)]
+    running = [start(model, prompt, chunk=16, decoding=Decoding(lean)) for prompt, lean in zip(prompts, leans)]
     answers: list[list[int]] = [[] for _ in prompts]
     for step in itertools.zip_longest(*running):
         for answer, token in zip(answers, step):

@@ -1,0 +1,125 @@
+"""How the tokens of an answer are computed: chosen once at load, each choice with its reason.
+
+decoding = open_decoding(model, parts, card, config, caching.open, say)
+with decoding.prompt(): ...            # attention kernels of the prefill
+with decoding.token(): ...             # threads of one token; `decoding.step` takes it through the model
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from mmswap.card import Card
+from mmswap.config import RunConfig
+from mmswap.llm.fast import STEPS, LeanStep, Refused, Step, open_lean
+from mmswap.llm.fast.replace import replace
+from mmswap.llm.graph import open_graph
+from mmswap.llm.ops import threads
+from mmswap.llm.ops.backends import AUTO, use
+from mmswap.llm.parts import Parts
+from mmswap.llm.sdpa import Kernels, choose
+
+Say = Callable[[str], None]
+OpenCache = Callable[[int], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """Attributes:
+    step: takes a token through the model; None: the model's own forward does.
+    threads: of the processor for a token; None: as they are. kernels: attention of the prompt; None: as torch chooses.
+    """
+
+    step: Step | None = None
+    threads: int | None = None
+    kernels: Kernels | None = None
+
+    def prompt(self) -> AbstractContextManager[None]:
+        """Around the prefill."""
+        return nullcontext() if self.kernels is None else self.kernels.applied()
+
+    @contextmanager
+    def token(self) -> Iterator[None]:
+        """Around one token after it: a prompt gains from every core, a token often does not."""
+        before = torch.get_num_threads()
+        if self.threads is None or self.threads == before:
+            yield
+            return
+        torch.set_num_threads(self.threads)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+
+PLAIN = Decoding()
+
+
+def force_backend(name: str, card: Card, say: Say) -> None:
+    """What computes the ops of this process from now on."""
+    use(name, card.device)
+    if name != AUTO:
+        say(f"Ops: by {name}, what it refuses by plain torch, because --backend {name} was given.")
+
+
+def open_decoding(model: Any, parts: Parts, card: Card, config: RunConfig, open_cache: OpenCache, say: Say) -> Decoding:
+    """Choose, for a model that is in its place and whole."""
+    kernels = _kernels(model, card, config, say)
+    if config.decode == "model":
+        say("Decode: through the model's own forward, because --decode model was given.")
+        return Decoding(kernels=kernels)
+    try:
+        lean = open_lean(model)
+    except Refused as why:
+        say(f"Decode: through the model's own forward, because {why}. {replace(parts)} of its parts are ours.")
+        return Decoding(threads=_threads(card, None, say), kernels=kernels)
+    step, eager = open_graph(lean, open_cache)
+    how = "as a captured graph" if eager is None else f"not captured, because {eager}"
+    say(f"Decode: part by part, {how}; {STEPS} tokens came out as from the model's own forward. {lean.describe()}")
+    return Decoding(step, _threads(card, _again(lean, open_cache), say), kernels)
+
+
+def _kernels(model: Any, card: Card, config: RunConfig, say: Say) -> Kernels | None:
+    if card.device.type != "cuda" or config.attention != "sdpa":
+        return None
+    text = model.config.get_text_config(decoder=True)
+    heads = int(text.num_attention_heads)
+    width = int(getattr(text, "head_dim", None) or text.hidden_size // heads)
+    kernels = choose(
+        card.device,
+        model.get_input_embeddings().weight.dtype,
+        heads=heads,
+        kv_heads=int(getattr(text, "num_key_value_heads", None) or heads),
+        width=width,
+    )
+    say(kernels.describe())
+    return kernels
+
+
+def _again(lean: LeanStep, open_cache: OpenCache) -> Callable[[], Any] | None:
+    """The same token over and over, into the same slot; None where the cache would grow with it."""
+    cache = open_cache(1)
+    if cache is None:
+        return None
+    state = lean.begin(cache, 0)
+    if not state.own:
+        return None
+
+    def step() -> None:
+        state.tokens = state.position = 0
+        lean(1, state)
+
+    return step
+
+
+def _threads(card: Card, step: Callable[[], Any] | None, say: Say) -> int | None:
+    if card.device.type != "cpu" or card.can_swap:
+        return None
+    chosen = threads.choose(step)
+    say(f"Threads of a token: {chosen.reason}.")
+    return chosen.threads
