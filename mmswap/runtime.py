@@ -261,9 +261,9 @@ class Runtime:
 
     def _caching(self, say: Say) -> Caching:
         """How keys and values are kept; found out before the weights take the card, for it may be refused."""
-        kv, aloud = self.config.kv, partial(_aloud, say)
-        known = {"tensors": self._checkpoint.tensors, "unsafe": self.config.kv_unsafe}
-        return decide(self.model, kv, say=say, warn=aloud, **known)
+        unsafe, aloud = self.config.kv_unsafe, partial(_aloud, say)
+        tensors = self._checkpoint.tensors
+        return decide(self.model, self.config.kv, tensors=tensors, unsafe=unsafe, say=say, warn=aloud)
 
     def _made_for(self) -> int:
         """Tokens that the model was made for."""
