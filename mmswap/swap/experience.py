@@ -135,5 +135,6 @@ def _parsed(values: Mapping[str, Any]) -> dict[str, Correction]:
     for shape, entry in values.items():
         figures = [entry.get(name) for name in Correction.__slots__] if isinstance(entry, dict) else []
         if figures and all(type(figure) is int and figure > 0 for figure in figures):
-            found[shape] = Correction(*figures)  # type: ignore[arg-type]
+            run = Correction(*figures)  # type: ignore[arg-type]
+            found |= {shape: run} if run.least <= run.most else {}
     return found

@@ -138,7 +138,14 @@ def test_a_damaged_file_is_as_if_it_were_not_there(folder: Path) -> None:
     Experience(PRINT).learn(SHAPE, 1000, 1300)
     place = next(folder.iterdir())
     good = {"predicted": 10, "least": 11, "most": 12, "runs": 1}
-    rows = {"a": 3, "b": {}, "c": {**good, "most": "x"}, "d": {**good, "runs": True}, "e": {**good, "least": -1}}
+    rows = {
+        "a": 3,
+        "b": {},
+        "c": {**good, "most": "x"},
+        "d": {**good, "runs": True},
+        "e": {**good, "least": -1},
+        "f": {**good, "least": 13},
+    }
     place.write_text(json.dumps({**rows, "good": good}))
     assert Experience(PRINT).corrections == {"good": Correction(10, 11, 12, 1)}
     place.write_text("{")

@@ -1,0 +1,87 @@
+"""What `mmswap plan NAME --image 1344x1344` takes: seconds of the processor and of the clock, for every shipped name
+and for tiny folders of other families. A process of its own for each run.
+
+    python benchmarks/plan_time.py                 # appends to benchmarks/plan_time.csv
+
+`first`: nothing is known but what is shipped. `again`: the same asked a second time. `other`: then a picture of
+3000x2000, which no profile knows. Columns p20, p50 and p80 are of three runs. No card need be there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import datetime
+import importlib.metadata
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import mmswap.profiles as profiles
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+RUNS = 3
+CARDS = ("RX 9060 XT 16GB", "sim:16GiB")
+FIELDS = ("model", "card", "asked", "cpu_p20", "cpu_p50", "cpu_p80", "wall_p20", "wall_p50", "wall_p80")
+FIELDS += ("runs", "device", "versions", "date")
+
+
+def run(model: str, card: str, image: str, cache: str) -> tuple[float, float]:
+    """Seconds of the processor and of the clock for one plan.
+
+    Raises:
+        subprocess.CalledProcessError: it ended in an error.
+    """
+    command = [sys.executable, "-m", "mmswap", "plan", model, "--card", card, "--image", image, "--json"]
+    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env={**os.environ, "MMSWAP_CACHE": cache})
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, time.perf_counter() - start
+
+
+def rows(model: str, card: str) -> Iterator[dict[str, object]]:
+    taken: dict[str, list[tuple[float, float]]] = {"first": [], "again": [], "other": []}
+    for _ in range(RUNS):
+        with tempfile.TemporaryDirectory() as cache:
+            for asked, image in (("first", "1344x1344"), ("again", "1344x1344"), ("other", "3000x2000")):
+                taken[asked].append(run(model, card, image, cache))
+    for asked, pairs in taken.items():
+        row: dict[str, object] = {"model": Path(model).name, "card": card, "asked": asked, "runs": RUNS}
+        for kind, values in zip(("cpu", "wall"), zip(*pairs)):
+            cuts = statistics.quantiles(values, n=10, method="inclusive")
+            row |= {f"{kind}_p20": f"{cuts[1]:.2f}", f"{kind}_p50": f"{cuts[4]:.2f}", f"{kind}_p80": f"{cuts[7]:.2f}"}
+        yield row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="shipped names or families; all by default")
+    chosen = parser.parse_args().names
+    from whole_folders import WHOLE, make_whole
+
+    versions = " ".join(f"{name} {importlib.metadata.version(name)}" for name in ("torch", "transformers"))
+    common = {"device": f"{platform.machine()}, {os.cpu_count()} cores", "versions": versions}
+    file = ROOT / "benchmarks" / "plan_time.csv"
+    fresh = not file.exists()
+    with tempfile.TemporaryDirectory() as folder, file.open("a", encoding="utf-8", newline="") as out:
+        writer = csv.DictWriter(out, FIELDS, lineterminator="\n")
+        if fresh:
+            writer.writeheader()
+        for name in chosen or (*profiles.names(), *WHOLE):
+            model = name if name in profiles.names() else str(make_whole(Path(folder) / name, name))
+            for card in CARDS:
+                for row in rows(model, card):
+                    writer.writerow({**row, **common, "date": datetime.date.today().isoformat()})
+                out.flush()
+
+
+if __name__ == "__main__":
+    main()
