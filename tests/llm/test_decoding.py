@@ -69,10 +69,16 @@ def test_threads_are_measured_with_the_models_own_token(monkeypatch: pytest.Monk
 
 
 def test_threads_are_those_of_a_token_and_no_longer() -> None:
-    before = torch.get_num_threads()
-    with pytest.raises(ZeroDivisionError), Decoding(threads=before + 1).token():
-        assert torch.get_num_threads() == before + 1
-        raise ZeroDivisionError
+    before, inside = torch.get_num_threads(), []
+
+    def token() -> None:
+        with Decoding(threads=before + 1).token():
+            inside.append(torch.get_num_threads())
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        token()
+    assert inside == [before + 1]
     assert torch.get_num_threads() == before
 
 
