@@ -74,7 +74,7 @@ def refusal(device: torch.device) -> str | None:
 
 def unfit(found: Card) -> str | None:
     """Why Triton does not compile for a card; None when it does."""
-    if found.backend == "hip" and not re.fullmatch(r"gfx(9[04][0-9a-f]|950|1[12]\d\d)", found.arch):
+    if found.backend == "hip" and not re.fullmatch(r"gfx(90[8a]|94[0-2]|950|1[12]\d\d)", found.arch):
         return f"triton does not compile for {found.arch}"
     if found.backend == "cuda" and int(found.arch) < _OLDEST_CUDA:
         return f"{found.name} is older than sm_{_OLDEST_CUDA}"

@@ -1,6 +1,6 @@
 """How each kernel is cut, by family of card: the table, and the choice for a shape. Imports no Triton.
 
-    choose("w4_gemv", card, (outputs, padded, group))      # what tuning found for that shape, else the table's first
+    choose("w4_gemv", card, (outputs, padded, group))      # what tuning found for that shape, else the first
 
 A row of the table lists few, sensible configurations. `tuning.py` measures them at load and fills `tuned`; a shape that
 was not tuned takes the first. `benchmarks/isa.csv` shows what each compiles to. None was timed on a card.
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from mmswap.llm.ops.triton.arch import INTERPRETER, Card
 
-Shape = tuple[int, int, int]
+Shape = tuple[int, ...]
 
 
 class Config(NamedTuple):
@@ -70,6 +70,13 @@ tuned: dict[tuple[str, Shape], Config] = {}
 """(kernel, shape) -> what was fastest on the card of this process."""
 
 
+asked: list[tuple[str, Shape, int]] | None = None
+"""While `tuning.py` listens: what `choose` was asked, and how many configurations there are."""
+
+
 def choose(kernel: str, card: Card, shape: Shape) -> Config:
     """The configuration for a shape, without measuring anything."""
-    return tuned.get((kernel, shape)) or TABLE[card.family][kernel][0]
+    row = TABLE[card.family][kernel]
+    if asked is not None:
+        asked.append((kernel, shape, len(row)))
+    return tuned.get((kernel, shape)) or row[0]

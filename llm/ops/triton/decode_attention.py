@@ -195,7 +195,7 @@ def run(
     found = arch.card(q.device)
     q = dense(q)
     group = query_heads // heads
-    config = configs.choose("decode_attention", found, (group, power_of_two(k_width), 0))
+    config = configs.choose("decode_attention", found, (group, power_of_two(k_width), keys.element_size()))
     in_one = min(config.rows, power_of_two(group))
     step = slots_of_step(config, in_one, max(k_width, v_width))
     programs = batch * heads * -(-group // in_one)

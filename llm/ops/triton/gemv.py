@@ -97,7 +97,7 @@ def run(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     rows = y.numel() // outputs
     x = aligned(x.reshape(rows, columns))
     found = arch.card(x.device)
-    config = configs.choose("gemv", found, (outputs, columns, 0))
+    config = configs.choose("gemv", found, (outputs, columns, rows))
     _gemv(
         (-(-outputs // config.rows), 1, 1),
         (

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from mmswap.llm.ops.triton import arch, configs
 from mmswap.llm.ops.triton.dequantise import dequantised
-from mmswap.llm.ops.triton.launch import Launcher, aligned
+from mmswap.llm.ops.triton.launch import Launcher, aligned, power_of_two
 from mmswap.llm.ops.triton.w4 import BLOCK, group_constants, unfit
 from mmswap.llm.ops.triton.w4_gemv import w4_gemv
 from mmswap.llm.ops.triton.w4_small import w4_small
@@ -67,7 +67,7 @@ def run(
     math = arch.pairs_math(found, x.dtype)
     group, span = group_constants(group_size, padded)
     last = (outputs, columns, padded // BLOCK, scales.shape[1])
-    held = x if bias is None else bias.contiguous()
+    held = flat if bias is None else bias.contiguous()
     if rows == 1:
         config = configs.choose("w4_gemv", found, (outputs, padded, group))
         _gemv(
@@ -77,7 +77,7 @@ def run(
             config.warps,
         )
         return y
-    config = configs.choose("w4_small", found, (outputs, padded, group))
+    config = configs.choose("w4_small", found, (outputs, padded, group, power_of_two(rows)))
     _small(
         (-(-rows // config.inputs), -(-outputs // config.rows), 1),
         (flat, words, scales, zeros, held, y, rows, flat.stride(0), *last),
