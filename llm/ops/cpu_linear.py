@@ -12,7 +12,10 @@ from torch.nn import functional
 from mmswap.llm.ops.backends import Implementation
 from mmswap.llm.ops.cpu_layout import arranged, dequantise
 
-MANY_ROWS = 48
+SOME_ROWS = 32
+"""Rows up to which a bfloat16 weight is read as it lies."""
+
+MANY_ROWS = 64
 """From here on one unpacking of the weight and a dense product cost less than torch's kernel, four rows at a time."""
 
 
@@ -57,17 +60,21 @@ def _refuses_int4pack(
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """One row: the matrix times a vector."""
-    row = x.view(-1)
-    y = torch.mv(weight, row) if bias is None else torch.addmv(bias, weight, row)
-    return y.view(*x.shape[:-1], -1)
+    """One row: the matrix times a vector. Some: W x^T, for which W is read as it lies; for x W^T torch repacks it."""
+    out = weight.shape[0]
+    if x.numel() == x.shape[-1]:
+        row = x.view(-1)
+        return (torch.mv(weight, row) if bias is None else torch.addmv(bias, weight, row)).view(*x.shape[:-1], out)
+    columns = x.view(-1, x.shape[-1]).t()
+    y = torch.mm(weight, columns) if bias is None else torch.addmm(bias.unsqueeze(1), weight, columns)
+    return y.t().contiguous().view(*x.shape[:-1], out)
 
 
 def _refuses_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> str | None:
     if x.dtype != torch.bfloat16:
         return f"F.linear is as fast for {_name(x)}"
-    if x.numel() != x.shape[-1] or not x.numel():
-        return "F.linear is as fast for more rows than one"
+    if not 0 < x.numel() <= SOME_ROWS * x.shape[-1]:
+        return f"F.linear is as fast but for 1 to {SOME_ROWS} rows"
     if not (x.is_contiguous() and weight.is_contiguous()):
         return "a tensor is not contiguous"
     return None

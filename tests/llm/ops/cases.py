@@ -40,7 +40,7 @@ def _viewed(tensor: Tensor, random: Random) -> Tensor:
 
 
 def _leading(random: Random) -> tuple[int, ...]:
-    return random.choice(((1, 1), (1,), (), (3,), (1, 7), (2, 17), (1, 70), (0,), (2, 0), (1, 1, 1, 2)))
+    return random.choice(((1, 1), (1,), (), (3,), (1, 7), (2, 17), (1, 90), (0,), (2, 0), (1, 1, 1, 2)))
 
 
 def _maybe(random: Random, tensor: Tensor) -> Tensor | None:
