@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,15 @@ HUB_ID = re.compile(r"[A-Za-z0-9_.-]{1,96}(/[A-Za-z0-9_.-]{1,96})?")
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """A config as JSON, what the user called it, and the folder with the model's other files (None: it came alone)."""
+    """A config as JSON, what the user called it, and the folder with the model's other files (None: it came alone).
+
+    `profile`: the shipped one whose config this is; empty for all others.
+    """
 
     name: str
     values: dict[str, Any]
     folder: Path | None
+    profile: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +74,19 @@ def locate(source: str | Path) -> Located:
     cached = _cached(name)
     if cached is not None:
         return Located(name, _read(cached / "config.json"), cached)
-    return Located(name, _shipped(name), None)
+    profile = _shipped(name)
+    return Located(name, profile["config"], None, profile)
 
 
 def _shipped(name: str) -> dict[str, Any]:
     try:
-        config: dict[str, Any] = profiles.read(name)["config"]
+        return profiles.read(name)
     except profiles.UnknownProfile as error:
         meant = f" (did you mean {' or '.join(error.near[:3])}?)" if error.near else ""
         raise ModelError(
             f"There is no folder or file {name}, no shipped profile of that name{meant}, and no such model in the "
             f"hub's local cache: give a folder, a config.json, or one of {', '.join(profiles.names())}."
         ) from None
-    return config
 
 
 def _cached(name: str) -> Path | None:

@@ -5,7 +5,8 @@
     facts.keep()                                   # in the cache folder
 
 A file holds for one config and image processor, one kind of card, and the versions of all that finds the figures. One
-that was touched by another hand is not used.
+that was touched by another hand is not used. A shipped profile brings the answers about its usual picture, for cards
+that are not here.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -48,13 +49,17 @@ def remembered(model: str, room: Room, *, dtype: str = "auto", attention: str = 
     """
     found = locate(model)
     beside = [found.folder / name for name in _BESIDE] if found.folder is not None else []
+    versions = {name: importlib.metadata.version(name).partition("+")[0] for name in ("torch", "transformers")}
     told = [
         found.values,
         [path.read_text("utf-8", "replace") if path.is_file() else None for path in beside],
         [dtype, attention, room.segments, room.kernels],
-        [importlib.metadata.version(name) for name in ("torch", "transformers")],
+        versions,
         _code(),
     ]
+    known: dict[str, Any] = {}
+    if (dtype, attention, room.kernels) == ("auto", "sdpa", "") and found.profile.get("versions") == versions:
+        known = found.profile.get("plan", {})
     key = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
     def find() -> Facts:
@@ -66,28 +71,34 @@ def remembered(model: str, room: Room, *, dtype: str = "auto", attention: str = 
         wanted = None if dtype == "auto" else getattr(torch, dtype)
         return traced(Blueprint.of(model, attention=attention, dtype=wanted), room)
 
-    return Remembered(found.name, shelf.cache_folder() / f"{key[:24]}.plan.json", room.segments, find)
+    return Remembered(found.name, shelf.cache_folder() / f"{key[:24]}.plan.json", room.segments, find, known)
 
 
 class Remembered:
     """Facts that are in a file, or are asked of those that `find` makes, once.
 
     Args:
+        place: of the file; None for none. known: answers beside those of the file.
         segments: whether the card's allocator is torch's.
+
+    Attributes:
+        answers: by question, as JSON.
     """
 
-    def __init__(self, name: str, place: Path, segments: bool, find: Finder) -> None:
+    def __init__(
+        self, name: str, place: Path | None, segments: bool, find: Finder, known: Mapping[str, Any] | None = None
+    ) -> None:
         self.name = name
         self._place, self._find = place, find
         self._policy = TORCH if segments else ARENA
-        self._answers = _checked(shelf.take(place))
+        self.answers = {**(known or {}), **_checked(place)}
         self._found: Facts | None = None
 
     def keep(self) -> None:
         """Writes what is new, beside what another process has written meanwhile. Nothing, if a dry run has failed."""
-        if self._found is None or not getattr(self._found, "sure", True):
+        if self._place is None or self._found is None or not getattr(self._found, "sure", True):
             return
-        answers = _checked(shelf.take(self._place)) | self._answers
+        answers = _checked(self._place) | self.answers
         answers = dict(list(answers.items())[-_MOST:])
         shelf.put(self._place, {"digest": _digest(answers), "answers": answers})
 
@@ -95,7 +106,7 @@ class Remembered:
         return self._answer("about", lambda facts: facts.about(), asdict, lambda told: About(**told))
 
     def weights(self, quantize: str | None) -> Weights:
-        return self._answer(f"weights {quantize}", lambda facts: facts.weights(quantize), asdict, _weights)
+        return self._answer(f"weights {quantize}", lambda facts: facts.weights(quantize), _of_weights, _weights)
 
     def patches(self, size: Size) -> int:
         return self._answer(f"patches {size}", lambda facts: facts.patches(size), int, int)
@@ -122,12 +133,12 @@ class Remembered:
         told: Callable[[_AnswerT], Any],
         made: Callable[[Any], _AnswerT],
     ) -> _AnswerT:
-        if question in self._answers:
-            return made(self._answers[question])
+        if question in self.answers:
+            return made(self.answers[question])
         if self._found is None:
             self._found = self._find()
         answer = ask(self._found)
-        self._answers[question] = told(answer)
+        self.answers[question] = told(answer)
         return answer
 
     def _cost(self, told: Any) -> Cost:
@@ -150,8 +161,12 @@ def _of_cost(cost: Cost) -> dict[str, Any]:
     }
 
 
+def _of_weights(weights: Weights) -> dict[str, Any]:
+    return asdict(weights) | {"ladder": [[rung.name, rung.nbytes] for rung in weights.ladder]}
+
+
 def _weights(told: Any) -> Weights:
-    return Weights(**{**told, "ladder": tuple(Rung(**rung) for rung in told["ladder"])})
+    return Weights(**{**told, "ladder": tuple(Rung(*rung) for rung in told["ladder"])})
 
 
 def _given(told: Any) -> Given:
@@ -159,10 +174,11 @@ def _given(told: Any) -> Given:
     return Given(**{**told, "layout": KvLayout(rows, told["layout"]["states"])})
 
 
-def _checked(values: dict[str, Any] | None) -> dict[str, Any]:
+def _checked(place: Path | None) -> dict[str, Any]:
     """The answers of a file that is as it was written; none of another."""
-    answers = (values or {}).get("answers")
-    return answers if isinstance(answers, dict) and (values or {}).get("digest") == _digest(answers) else {}
+    values = (shelf.take(place) if place is not None else None) or {}
+    answers = values.get("answers")
+    return answers if isinstance(answers, dict) and values.get("digest") == _digest(answers) else {}
 
 
 def _digest(answers: dict[str, Any]) -> str:
