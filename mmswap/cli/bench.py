@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from mmswap.cli import progress
-from mmswap.cli.options import Attention, Dtype, Json, whole
-from mmswap.config import RunConfig
+from mmswap.cli.options import Attention, Dtype, Json, Quantize, QuantizeHead, whole
+from mmswap.config import BACKENDS, KV_KINDS, RunConfig
 from mmswap.errors import OptionError
 
 
@@ -25,6 +25,12 @@ def bench(
     decode: Annotated[
         str, typer.Option(metavar="HOW", help="auto, or model: every token through the model's own forward.")
     ] = "auto",
+    quantize: Quantize = None,
+    quantize_head: QuantizeHead = False,
+    backend: Annotated[
+        str, typer.Option(metavar="NAME", help=f"What computes the ops: {', '.join(BACKENDS)}.")
+    ] = "auto",
+    kv: Annotated[str, typer.Option(metavar="KIND", help=f"How the KV cache is kept: {', '.join(KV_KINDS)}.")] = "auto",
     prompt: Annotated[
         list[int] | None, whole("TOKENS", "Length of a prompt; repeat for several.", show_default="128 and 512")
     ] = None,
@@ -34,16 +40,26 @@ def bench(
     csv: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Add the rows to this table.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Measure time to the first token and tokens a second, beside the rate at which this device copies bytes.
+    """Measure how fast a model answers here.
 
-    Prompts are random ids. A simulated card is no device: its times mean nothing, so it is refused.
+    Time to the first token and tokens a second, beside the rate at which this device copies bytes. Prompts are random
+    ids. A simulated card is no device: its times mean nothing, so it is refused.
     """
     if card.startswith("sim:"):
         raise OptionError("A simulated card has no speed of its own: give --card cpu or cuda, or see `mmswap plan`.")
     lengths = tuple(prompt or (128, 512))
     if tokens < 1 or runs < 1 or min(lengths) < 1:
         raise OptionError("--tokens, --runs and --prompt must be 1 or more.")
-    config = RunConfig.of(card=card, dtype=dtype, attention=attention, decode=decode)
+    config = RunConfig.of(
+        card=card,
+        dtype=dtype,
+        attention=attention,
+        decode=decode,
+        quantize=quantize,
+        quantize_head=quantize_head,
+        backend=backend,
+        kv=kv,
+    )
 
     import mmswap
     from mmswap.bench import append
