@@ -131,7 +131,7 @@ class Experience:
 
 def _parsed(values: Mapping[str, Any]) -> dict[str, Correction]:
     """What can be understood of a file; the rest is as if it had never been written."""
-    found = {}
+    found: dict[str, Correction] = {}
     for shape, entry in values.items():
         figures = [entry.get(name) for name in Correction.__slots__] if isinstance(entry, dict) else []
         if figures and all(type(figure) is int and figure > 0 for figure in figures):
