@@ -20,10 +20,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.library import Library
 from torch.nn import functional
 
-from mmswap.llm.ops import reference, resolve
+from mmswap.llm.ops import OPS, reference, resolve
+from mmswap.llm.ops.backends import chooser
 from mmswap.llm.ops.cpu_layout import convert, dequantise
+from mmswap.llm.ops.trial import sample
 from mmswap.llm.quant import pack
 
 HERE = Path(__file__).parent
@@ -45,9 +48,7 @@ def processor() -> str:
 def paths(op: str, shape: str, *arguments: Any, plain: Callable[[], Any] | None = None) -> Calls:
     """The same arguments by every way."""
     run = resolve(op, *arguments).run
-    entry = getattr(torch.ops.mmswap, op)
     yield op, shape, "cpu", lambda: run(*arguments)
-    yield op, shape, "cpu, by torch.ops", lambda: entry(*arguments)
     yield op, shape, "reference", lambda: reference.IMPLEMENTATIONS[op].run(*arguments)
     if plain is not None:
         yield op, shape, "plain torch", plain
@@ -128,6 +129,18 @@ def unpacked(made: Any) -> Tensor:
     return dequantise(made.packed, made.scale_zero, made.group_size, torch.bfloat16)
 
 
+def dispatch() -> Calls:
+    """Each op's way through torch's dispatcher and the choice of a backend, to a result that lies ready."""
+    library = Library("mmswap_bench", "DEF")
+    for op in OPS:
+        arguments = sample(op, torch.device("cpu"), torch.bfloat16)
+        ready, choose = OPS[op].fake(*arguments), chooser(op, OPS[op].check)
+        library.define(f"{op}{OPS[op].schema}")
+        library.impl(op, lambda *given, ready=ready, choose=choose: (choose(given), ready)[1], "CPU")
+        entry = getattr(torch.ops.mmswap_bench, op)
+        yield op, "", "dispatch", lambda entry=entry, arguments=arguments, library=library: entry(*arguments)
+
+
 def llama_norm(x: Tensor, weight: Tensor) -> Tensor:
     wide = x.float()
     return weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)).to(x.dtype)
@@ -162,7 +175,7 @@ def main() -> None:
         writer.writeheader()
         for dtype in (torch.bfloat16, torch.float32):
             groups = [f(name, dtype) for name in MODELS for f in (small_ops, linears)]
-            groups += [many_rows()] if dtype == torch.bfloat16 else []
+            groups += [many_rows(), dispatch()] if dtype == torch.bfloat16 else []
             for op, shape, how, call in (row for group in groups for row in group):
                 p20, p50, p80 = (f"{value:.1f}" for value in timed(call))
                 row = same | {"op": op, "shape": shape, "dtype": str(dtype)[6:], "how": how}

@@ -156,11 +156,16 @@ def chooser(op: str, check: Callable[..., None]) -> Callable[[tuple[Any, ...]], 
 
     def choose(arguments: tuple[Any, ...]) -> Callable[..., Any]:
         key: list[Any] = [arguments[0].device]
+        add = key.append  # written out: this stands in every call
         for argument in arguments:
-            if isinstance(argument, Tensor):
-                key += (argument.shape, argument.dtype, argument.is_contiguous() or argument.stride())
+            if argument is None:
+                add(None)
+            elif isinstance(argument, Tensor):
+                add(argument.shape)
+                add(argument.dtype)
+                add(argument.is_contiguous() or argument.stride())
             else:
-                key.append(tuple(argument) if argument.__class__ is list else argument)
+                add(tuple(argument) if argument.__class__ is list else argument)
         known = tuple(key)
         run = memory.get(known)
         if run is None:

@@ -73,7 +73,7 @@ def _int4pack(dtype: torch.dtype, random: Random) -> tuple[Any, ...]:
 
 
 def _linear(dtype: torch.dtype, random: Random) -> tuple[Any, ...]:
-    out, columns = random.choice((1, 7, 64, 130)), random.choice((1, 8, 33, 257))
+    out, columns = random.choice((1, 7, 64, 130)), random.choice((1, 8, 33, 257, 4100))
     weight = torch.randn(out, columns).to(dtype)
     return torch.randn(*_leading(random), columns).to(dtype), weight, _maybe(random, torch.randn(out).to(dtype))
 
