@@ -76,12 +76,12 @@ def load_model(
 
 def load_checked(folder: Path, checkpoint: Checkpoint, config: Any, options: Options) -> Loaded:
     """As `load_model`, of a folder that was checked: `check_checkpoint(folder)`, `load_config(folder)`."""
-    found = which(_described(folder), checkpoint.tensors)
+    found = which(described(folder), checkpoint.tensors)
     tensors = {name: Later(entry) for name, entry in checkpoint.tensors.items()}
     return load_tensors(folder, tensors, found, config, AutoModelForImageTextToText, options)
 
 
-def _described(folder: Path) -> dict[str, Any]:
+def described(folder: Path) -> dict[str, Any]:
     """config.json; what old repositories say of their quantisation in a file of its own is put into it."""
     said = read_json(folder / "config.json")
     own = folder / "quantize_config.json"
