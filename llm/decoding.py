@@ -7,6 +7,7 @@ with decoding.token(): ...             # threads of one token; `decoding.step` t
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -17,12 +18,15 @@ import torch
 from mmswap.card import Card
 from mmswap.config import RunConfig
 from mmswap.llm.fast import STEPS, LeanStep, Refused, Step, open_lean
+from mmswap.llm.fast.calls import Call, noted_calls
 from mmswap.llm.fast.replace import replace
 from mmswap.llm.graph import open_graph
 from mmswap.llm.ops import threads
-from mmswap.llm.ops.backends import AUTO, use
+from mmswap.llm.ops.backends import AUTO, missing, use
 from mmswap.llm.parts import Parts
 from mmswap.llm.sdpa import Kernels, choose
+
+_LOG = logging.getLogger("mmswap")
 
 Say = Callable[[str], None]
 OpenCache = Callable[[int], Any]
@@ -74,10 +78,12 @@ def open_decoding(model: Any, parts: Parts, card: Card, config: RunConfig, open_
         say("Decode: through the model's own forward, because --decode model was given.")
         return Decoding(kernels=kernels)
     try:
-        lean = open_lean(model)
+        with noted_calls() as calls:
+            lean = open_lean(model)
     except Refused as why:
         say(f"Decode: through the model's own forward, because {why}. {replace(parts)} of its parts are ours.")
         return Decoding(threads=_threads(card, None, say), kernels=kernels)
+    _tune(calls, card, config, say)
     step, eager = open_graph(lean, open_cache)
     how = "as a captured graph" if eager is None else f"not captured, because {eager}"
     say(f"Decode: part by part, {how}; {STEPS} tokens came out as from the model's own forward. {lean.describe()}")
@@ -99,6 +105,31 @@ def _kernels(model: Any, card: Card, config: RunConfig, say: Say) -> Kernels | N
     )
     say(kernels.describe())
     return kernels
+
+
+def _tune(calls: list[Call], card: Card, config: RunConfig, say: Say) -> None:
+    """Kernels for this model's shapes, before anybody waits for an answer."""
+    why = missing("triton", card.device)
+    if why is not None:
+        return
+    from mmswap.llm.ops import triton
+    from mmswap.llm.ops.triton import tuning
+
+    ours = [(op, arguments) for op, arguments in calls if op in triton.IMPLEMENTATIONS and op != "kv_store"]
+    tuning.tune(ours, _first_aloud(say), measure=config.autotune)
+
+
+def _first_aloud(say: Say) -> Say:
+    """Who waits is told once what for."""
+    told: list[str] = []
+
+    def tell(sentence: str) -> None:
+        if not told:
+            _LOG.warning("%s (once for this model on this card; --no-autotune leaves it out)", sentence)
+        told.append(sentence)
+        say(sentence)
+
+    return tell
 
 
 def _again(lean: LeanStep, open_cache: OpenCache) -> Callable[[], Any] | None:

@@ -98,6 +98,7 @@ class RunConfig:
     `BACKENDS`.
     `prefill_chunk`: most tokens of one prefill step. `vram_limit`: bytes of the card that this process may use, None
     for what the card says; a text such as `14GiB` is read (`--vram-limit`).
+    `autotune`: kernels of a card are measured at a model's first load there.
     `kv`: one of `KV_KINDS`; `auto` keeps what the model computes. `kv_unsafe`: an fp8 cache even where it goes wrong.
     """
 
@@ -109,6 +110,7 @@ class RunConfig:
     attention: str = "sdpa"
     decode: str = "auto"
     backend: str = "auto"
+    autotune: bool = True
     prefill_chunk: int = 2048
     vram_limit: int | None = None
     kv: str = "auto"

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
+from mmswap.llm.fast.calls import bind, note
 from mmswap.llm.fast.sighting import Call
-from mmswap.llm.ops import resolve
 from mmswap.llm.quant import QuantLinear
 
 Linear = Callable[[Tensor], Tensor]
@@ -25,9 +25,11 @@ def linear_of(call: Call) -> Linear:
     """The fastest way to call it at the rows that it was seen with."""
     module, sample = call.module, call.given
     if isinstance(module, QuantLinear):
+        if not module.prepared:
+            note("w4a16", (sample, *module.arguments()))
         return module.bound(sample)
     if type(module) is not nn.Linear:
         return module
-    run, _, _ = resolve("linear", sample, module.weight, module.bias)
+    run = bind("linear", sample, module.weight, module.bias)
     held = module._parameters  # looked up by hand: a module's attributes are slow
     return lambda x: run(x, held["weight"], held["bias"])

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mmswap.llm.ops import resolve
+from mmswap.llm.fast.calls import bind
 
 _VARIANTS = ((0.0, True), (0.0, False), (1.0, False), (1.0, True))
 _EPSILONS = ("variance_epsilon", "eps", "epsilon")
@@ -55,9 +55,9 @@ def norm_of(module: nn.Module, sample: Tensor) -> Norm:
     x = torch.randn(sample.shape, generator=torch.Generator().manual_seed(0)).to(sample.device, sample.dtype) * 2 + 0.5
     wanted = module(x)
     for offset, late in _VARIANTS:
-        run, _, _ = resolve("rms_norm", x, weight, eps, offset, late)
+        run = bind("rms_norm", x, weight, eps, offset, late)
         if close(run(x, weight, eps, offset, late), wanted):
-            join, _, _ = resolve("fused_add_rms_norm", x, x, weight, eps, offset, late)
+            join = bind("fused_add_rms_norm", x, x, weight, eps, offset, late)
             return Norm(module, run, join, eps, offset, late)
     return Norm(module)
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from mmswap.llm.fast.calls import bind
 from mmswap.llm.kv import KvCache
-from mmswap.llm.ops import resolve
 
 if TYPE_CHECKING:
     from mmswap.llm.fast.attention import Attention
@@ -92,5 +92,5 @@ class State:
         """The op, chosen once for each layer."""
         run = self._looks.get(key)
         if run is None:
-            run = self._looks[key] = resolve(op, *given).run
+            run = self._looks[key] = bind(op, *given)
         return run(*given)

@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
+from mmswap.llm.fast.calls import bind
 from mmswap.llm.fast.norm import close
 from mmswap.llm.fast.refused import Refused
-from mmswap.llm.ops import resolve
 
 Pair = tuple[Tensor, Tensor]
 Turn = Callable[[Tensor, Tensor, Tensor, Tensor], Pair]
@@ -40,7 +40,7 @@ def _half_split(before: Pair, rope: Pair) -> Turn | None:
     cos, sin = rope
     if cos.dim() != 3 or cos.shape[-1] > before[0].shape[-1]:
         return None
-    run, _, _ = resolve("rotary", *before, cos, sin, [])
+    run = bind("rotary", *before, cos, sin, [])
     return lambda q, k, cos, sin: run(q, k, cos, sin, [])
 
 

@@ -115,7 +115,7 @@ class QuantLinear(nn.Module):
         """[..., in] -> [..., out]. Inputs of a dtype that the op table does not know are computed by plain torch."""
         if x.dtype in ACTIVATIONS:
             op = torch.ops.mmswap.int4pack if self.prepared else torch.ops.mmswap.w4a16
-            return op(x, *self._arguments())  # type: ignore[no-any-return]
+            return op(x, *self.arguments())  # type: ignore[no-any-return]
         bias = None if self.bias is None else self.bias.to(x.dtype)
         return functional.linear(x, self.dequantise(x.dtype), bias)
 
@@ -125,7 +125,7 @@ class QuantLinear(nn.Module):
         Tensors are read from the module at each call: they may be moved and come back.
         """
         names = ("codes", "scale_zero") if self.prepared else ("words", "scales", "zeros")
-        run = resolve("int4pack" if self.prepared else "w4a16", sample, *self._arguments()).run
+        run = resolve("int4pack" if self.prepared else "w4a16", sample, *self.arguments()).run
         held, parameters = self._buffers, self._parameters  # looked up by hand: a module's attributes are slow
         width, group = self.in_features, self.group_size
 
@@ -140,7 +140,8 @@ class QuantLinear(nn.Module):
         kind = f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
         return f"{kind}, bits=4, group_size={self.group_size}, act_order={self.order is not None}"
 
-    def _arguments(self) -> tuple[Tensor | int | None, ...]:
+    def arguments(self) -> tuple[Tensor | int | None, ...]:
+        """Those of its op, after x."""
         more = (self.order, self.bias, self.in_features, self.group_size)
         return (self.codes, self.scale_zero, *more) if self.prepared else (self.words, self.scales, self.zeros, *more)
 

@@ -49,6 +49,9 @@ def chat(
     backend: Annotated[
         str, typer.Option(metavar="NAME", help=f"What computes the ops: {', '.join(BACKENDS)}.")
     ] = "auto",
+    no_autotune: Annotated[
+        bool, typer.Option("--no-autotune", help="Do not measure kernels for this model at its first load on a card.")
+    ] = False,
     kv: Annotated[str, typer.Option(metavar="KIND", help=f"How the KV cache is kept: {', '.join(KV_KINDS)}.")] = "auto",
     kv_unsafe: Annotated[
         bool, typer.Option("--kv-unsafe", help="Use an fp8 cache even where it is known to go wrong.")
@@ -104,6 +107,7 @@ def chat(
         attention=attention,
         decode=decode,
         backend=backend,
+        autotune=not no_autotune,
         kv=kv,
         kv_unsafe=kv_unsafe,
         prefill_chunk=prefill_chunk,

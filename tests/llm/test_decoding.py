@@ -87,3 +87,23 @@ def test_the_prompts_kernels_are_those_that_passed() -> None:
         assert not torch._C._get_flash_sdp_enabled()
     with Decoding().prompt():
         assert torch._C._get_flash_sdp_enabled()
+
+
+@pytest.mark.parametrize("autotune", [True, False])
+def test_kernels_are_tuned_for_the_calls_of_a_token(
+    autotune: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tuning = pytest.importorskip("mmswap.llm.ops.triton.tuning", reason="Triton is not installed")
+    seen: list[tuple[set[str], bool]] = []
+
+    def tune(calls: Any, say: Any, *, measure: bool) -> None:
+        seen.append(({op for op, _ in calls}, measure))
+        say("Tuning kernels for this card, 1 of 2")
+        say("Tuning kernels for this card, 2 of 2")
+
+    monkeypatch.setattr("mmswap.llm.decoding.missing", lambda name, device: None)
+    monkeypatch.setattr(tuning, "tune", tune)
+    _, said = opened("qwen2_vl", autotune=autotune)
+    assert seen == [({"rms_norm", "fused_add_rms_norm", "rotary", "linear", "decode_attention"}, autotune)]
+    assert said[0] == "Tuning kernels for this card, 1 of 2"
+    assert [record.message[:36] for record in caplog.records] == [said[0]]
