@@ -44,26 +44,23 @@ def _require(holds: Any, sentence: str) -> None:
 
 
 def _activation(name: str, x: Tensor, dims: int | None = None) -> None:
-    _require(x.dtype in ACTIVATIONS, f"{name} is {x.dtype}: float16, bfloat16 and float32 are computed with.")
+    _floating(name, x)
     fits = x.dim() >= 1 if dims is None else x.dim() == dims
     _require(fits, f"{name} has {x.dim()} dimensions, not {dims or 'one or more'}.")
 
 
 def _shape(name: str, tensor: Tensor | None, *allowed: Sequence[int]) -> None:
-    if tensor is not None and not any(_same(tensor.shape, shape) for shape in allowed):
+    if tensor is not None and not any(tuple(tensor.shape) == tuple(shape) for shape in allowed):
         raise ValueError(f"{name} has shape {list(tensor.shape)}, not {' or '.join(str(list(s)) for s in allowed)}.")
 
 
-def _same(shape: Sequence[int], other: Sequence[int]) -> bool:
-    return len(shape) == len(other) and all(a == b for a, b in zip(shape, other, strict=True))
+def _of_dtype(name: str, tensor: Tensor | None, *dtypes: torch.dtype) -> None:
+    if tensor is not None and tensor.dtype not in dtypes:
+        raise ValueError(f"{name} is {tensor.dtype}, not {' or '.join(map(str, dtypes))}.")
 
 
 def _floating(name: str, tensor: Tensor | None) -> None:
-    _require(tensor is None or tensor.dtype in ACTIVATIONS, f"{name} is {tensor.dtype if tensor is not None else ''}.")
-
-
-def _integral(name: str, tensor: Tensor, *dtypes: torch.dtype) -> None:
-    _require(tensor.dtype in dtypes, f"{name} is {tensor.dtype}, not {' or '.join(map(str, dtypes))}.")
+    _of_dtype(name, tensor, *ACTIVATIONS)
 
 
 def _together(first: Tensor, *others: Tensor | None) -> None:
@@ -81,8 +78,8 @@ def _widened(x: Tensor, features: int) -> Tensor:
 
 
 def _int4(words: Tensor, scales: Tensor, zeros: Tensor, slots: int, group_size: int) -> None:
-    _integral("words", words, torch.int32)
-    _integral("zeros", zeros, torch.uint8)
+    _of_dtype("words", words, torch.int32)
+    _of_dtype("zeros", zeros, torch.uint8)
     _floating("scales", scales)
     padded = -(-slots // BLOCK) * BLOCK
     _require(group_size >= 1, f"a group of {group_size} columns is none.")
@@ -91,16 +88,12 @@ def _int4(words: Tensor, scales: Tensor, zeros: Tensor, slots: int, group_size: 
     _shape("zeros", zeros, scales.shape)
 
 
-# --- linear layers -------------------------------------------------------------------------------------------------
-
-
 def _w4a16(x: Tensor, words: Tensor, scales: Tensor, zeros: Tensor, order: Tensor | None, bias: Tensor | None,
            in_features: int, group_size: int) -> None:  # fmt: skip
     _input(x, in_features)
     _require(words.dim() == 2, f"words have shape {list(words.shape)}, not [out, padded / 8].")
-    if order is not None:
-        _integral("order", order, torch.int32)
-        _require(order.dim() == 1, f"order has shape {list(order.shape)}, not [slots].")
+    _of_dtype("order", order, torch.int32)
+    _require(order is None or order.dim() == 1, "order has more dimensions than one.")
     _int4(words, scales, zeros, in_features if order is None else order.shape[0], group_size)
     _shape("bias", bias, (words.shape[0],))
     _floating("bias", bias)
@@ -110,16 +103,15 @@ def _w4a16(x: Tensor, words: Tensor, scales: Tensor, zeros: Tensor, order: Tenso
 def _int4pack(x: Tensor, packed: Tensor, scale_zero: Tensor, order: Tensor | None, bias: Tensor | None,
               in_features: int, group_size: int) -> None:  # fmt: skip
     _input(x, in_features)
-    _integral("packed", packed, torch.uint8)
-    _integral("scale_zero", scale_zero, torch.bfloat16)
+    _of_dtype("packed", packed, torch.uint8)
+    _of_dtype("scale_zero", scale_zero, torch.bfloat16)
     _require(packed.dim() == 2, f"packed has shape {list(packed.shape)}, not [out, k / 2].")
     _require(group_size in INT4PACK_GROUPS, f"a group of {group_size} is none of {INT4PACK_GROUPS}.")
     out, k = packed.shape[0], packed.shape[1] * 2
     _require(k >= in_features and k % group_size == 0, f"rows of {k} codes do not hold {in_features} columns.")
     _shape("scale_zero", scale_zero, (k // group_size, out, 2))
-    if order is not None:
-        _integral("order", order, torch.int32)
-        _shape("order", order, (k,))
+    _of_dtype("order", order, torch.int32)
+    _shape("order", order, (k,))
     _shape("bias", bias, (out,))
     _floating("bias", bias)
     _together(x, packed, scale_zero, order, bias)
@@ -129,15 +121,15 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
     _require(weight.dim() == 2, f"weight has shape {list(weight.shape)}, not [out, in].")
     _input(x, weight.shape[1])
     _shape("bias", bias, (weight.shape[0],))
-    _require(weight.dtype == x.dtype, f"weight is {weight.dtype} and x {x.dtype}.")
-    _require(bias is None or bias.dtype == x.dtype, f"bias is {bias.dtype if bias is not None else ''}, x {x.dtype}.")
+    _of_dtype("weight", weight, x.dtype)
+    _of_dtype("bias", bias, x.dtype)
     _together(x, weight, bias)
 
 
 def _expert_linear(x: Tensor, experts: Tensor, words: Tensor, scales: Tensor, zeros: Tensor, bias: Tensor | None,
                    in_features: int, group_size: int) -> None:  # fmt: skip
     _input(x, in_features)
-    _integral("experts", experts, torch.int32, torch.int64)
+    _of_dtype("experts", experts, torch.int32, torch.int64)
     _require(experts.dim() == 1, f"experts have shape {list(experts.shape)}, not [active].")
     _shape("x", x, (1, in_features), (experts.shape[0], in_features))
     _require(words.dim() == 3, f"words have shape {list(words.shape)}, not [experts, out, padded / 8].")
@@ -145,9 +137,6 @@ def _expert_linear(x: Tensor, experts: Tensor, words: Tensor, scales: Tensor, ze
     _shape("bias", bias, words.shape[:2])
     _floating("bias", bias)
     _together(x, experts, words, scales, zeros, bias)
-
-
-# --- norms, activations, positions ---------------------------------------------------------------------------------
 
 
 def _rms_norm(x: Tensor, weight: Tensor | None, eps: float, offset: float, late: bool) -> None:
@@ -161,7 +150,7 @@ def _fused_add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor | None, eps:
                         late: bool) -> None:  # fmt: skip
     _rms_norm(x, weight, eps, offset, late)
     _shape("residual", residual, x.shape)
-    _require(residual.dtype == x.dtype, f"residual is {residual.dtype} and x {x.dtype}.")
+    _of_dtype("residual", residual, x.dtype)
     _together(x, residual)
 
 
@@ -173,7 +162,7 @@ def _act_and_mul(gate_up: Tensor, approximate: str = "none") -> None:
 
 def _rotary(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, sections: Sequence[int]) -> None:
     _activation("q", q, 4)
-    _require(k.dtype == q.dtype, f"k is {k.dtype} and q {q.dtype}.")
+    _of_dtype("k", k, q.dtype)
     batch, _, tokens, channels = q.shape
     _require(k.dim() == 4, f"k has shape {list(k.shape)}, not [B, heads, T, D].")
     _shape("k", k, (batch, k.shape[1], tokens, channels))
@@ -188,12 +177,9 @@ def _rotary(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, sections: Sequence[i
     _together(q, k, cos, sin)
 
 
-# --- keys and values -----------------------------------------------------------------------------------------------
-
-
 def _cache(keys: Tensor, values: Tensor) -> None:
-    _require(keys.dtype in KV_KINDS, f"keys are {keys.dtype}, which is no kind of cache.")
-    _require(values.dtype == keys.dtype, f"values are {values.dtype} and keys {keys.dtype}.")
+    _of_dtype("keys", keys, *KV_KINDS)
+    _of_dtype("values", values, keys.dtype)
     _require(keys.dim() == 4 and values.dim() == 4, "keys and values are [B, heads, slots, D].")
     _shape("values", values, (*keys.shape[:3], values.shape[3]))
 
@@ -210,7 +196,7 @@ def _scales(keys: Tensor, values: Tensor, k_scale: Tensor | None, v_scale: Tenso
 
 
 def _counter(name: str, counter: Tensor, batch: int) -> None:
-    _integral(name, counter, torch.int32)
+    _of_dtype(name, counter, torch.int32)
     _shape(name, counter, (batch,), (1,))
 
 
@@ -244,12 +230,16 @@ def _decode_attention(q: Tensor, keys: Tensor, values: Tensor, length: Tensor, s
     _shape("sinks", sinks, (q.shape[1],))
     _floating("sinks", sinks)
     _shape("mask", mask, (batch, slots))
-    _require(mask is None or mask.dtype == torch.bool, "mask is bool: True where a slot may be looked at.")
+    _of_dtype("mask", mask, torch.bool)
     _together(q, keys, values, length, k_scale, v_scale, sinks, mask)
 
 
 def _empty(x: Tensor) -> Tensor:
     return x.new_empty(x.shape)
+
+
+def _halved(gate_up: Tensor, *_: Any) -> Tensor:
+    return _widened(gate_up, gate_up.shape[-1] // 2)
 
 
 _NORM = "Tensor? weight, float eps, float offset, bool late"
@@ -282,14 +272,8 @@ OPS = {
         _fused_add_rms_norm,
         lambda x, *_: (_empty(x), _empty(x)),
     ),
-    "silu_and_mul": Op(
-        "(Tensor gate_up) -> Tensor", _act_and_mul, lambda gate_up: _widened(gate_up, gate_up.shape[-1] // 2)
-    ),
-    "gelu_and_mul": Op(
-        "(Tensor gate_up, str approximate) -> Tensor",
-        _act_and_mul,
-        lambda gate_up, _: _widened(gate_up, gate_up.shape[-1] // 2),
-    ),
+    "silu_and_mul": Op("(Tensor gate_up) -> Tensor", _act_and_mul, _halved),
+    "gelu_and_mul": Op("(Tensor gate_up, str approximate) -> Tensor", _act_and_mul, _halved),
     "rotary": Op(
         "(Tensor q, Tensor k, Tensor cos, Tensor sin, int[] sections) -> (Tensor, Tensor)",
         _rotary,
