@@ -68,6 +68,7 @@ class Resolved(NamedTuple):
 _forced = AUTO
 _backends: dict[str, Backend | str] = {}
 _availability: dict[tuple[str, torch.device], str | None] = {}
+_withdrawn: dict[tuple[str, str], str] = {}
 _chosen: dict[str, dict[Any, Callable[..., Any]]] = {}
 
 
@@ -83,8 +84,7 @@ def use(name: str, device: torch.device | str | None = None) -> None:
     global _forced
     check(name, device)
     _forced = name
-    for memory in _chosen.values():
-        memory.clear()
+    _forget()
 
 
 def check(name: str, device: torch.device | str | None = None) -> None:
@@ -127,6 +127,12 @@ def missing(name: str, device: torch.device) -> str | None:
     return _availability[name, device]
 
 
+def withdraw(name: str, op: str, why: str) -> None:
+    """Ask this backend for this op no more in this process: it failed here, or was wrong."""
+    _withdrawn[name, op] = why
+    _forget()
+
+
 def resolve(op: str, *arguments: Any) -> Resolved:
     """The implementation for these arguments. `run` serves every later call whose shapes, strides and dtypes are equal.
 
@@ -138,12 +144,10 @@ def resolve(op: str, *arguments: Any) -> Resolved:
         check(_forced, device)
     refused: list[tuple[str, str]] = []
     for name in order(device):
-        why = missing(name, device)
-        found = None if why is not None else cast(Backend, _load(name)).IMPLEMENTATIONS.get(op)
-        why = why or ("it does not have this op" if found is None else found.refuses(*arguments))
-        if found is not None and why is None:
+        found, why = _asked(name, op, device, arguments)
+        if found is not None:
             return Resolved(found.run, name, tuple(refused))
-        refused.append((name, why or ""))
+        refused.append((name, why))
     raise AssertionError(f"no backend takes {op}: {refused}")
 
 
@@ -176,6 +180,23 @@ def chooser(op: str, check: Callable[..., None]) -> Callable[[tuple[Any, ...]], 
         return run
 
     return choose
+
+
+def _asked(name: str, op: str, device: torch.device, arguments: tuple[Any, ...]) -> tuple[Implementation | None, str]:
+    """One backend's implementation if it takes the call, or why it does not."""
+    why = missing(name, device) or _withdrawn.get((name, op))
+    if why is not None:
+        return None, why
+    found = cast(Backend, _load(name)).IMPLEMENTATIONS.get(op)
+    if found is None:
+        return None, "it does not have this op"
+    why = found.refuses(*arguments)
+    return (found, "") if why is None else (None, why)
+
+
+def _forget() -> None:
+    for memory in _chosen.values():
+        memory.clear()
 
 
 def _load(name: str) -> Backend | str:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from mmswap.llm.ops import reference
-from mmswap.llm.ops.backends import resolve
+from mmswap.llm.ops.backends import resolve, withdraw
 from mmswap.llm.ops.cpu_layout import convert, nibbles
 from mmswap.llm.ops.schema import OPS
 from mmswap.llm.quant.layout import Packed4, pack
@@ -64,6 +64,35 @@ def trial(op: str, device: torch.device, dtype: torch.dtype) -> tuple[Row, float
     wanted = _written(op, others, reference.IMPLEMENTATIONS[op].run(*others))
     off = max(float((a.float() - b.float()).abs().max() / b.float().abs().max()) for a, b in zip(got, wanted))
     return _row(op, own), off
+
+
+def verify(device: torch.device, dtype: torch.dtype) -> list[str]:
+    """Tries every op as `trial` does, and withdraws what fails or is wrong until what is left is right.
+
+    Returns:
+        A sentence for each backend that an op lost, with the reason; empty when all is well.
+
+    Raises:
+        OptionError: the backend in force is missing on this device.
+    """
+    lost = []
+    for op in ops_on(device):
+        while (name := _row(op, sample(op, device, dtype)).backend) != reference.NAME:
+            why = _fault(op, device, dtype)
+            if why is None:
+                break
+            withdraw(name, op, why)
+            lost.append(f"{op} is not computed by {name}: {why}.")
+    return lost
+
+
+def _fault(op: str, device: torch.device, dtype: torch.dtype) -> str | None:
+    try:
+        _, off = trial(op, device, dtype)
+    except Exception as error:  # a compiler's, a driver's: whatever it is, the next backend computes
+        lines = str(error).strip().splitlines() or [""]
+        return f"it fails here ({type(error).__name__}: {lines[0][:200]})"
+    return None if off <= RIGHT[dtype] else f"it is off by {off:.2g} of the largest value"
 
 
 def sample(op: str, device: torch.device, dtype: torch.dtype) -> tuple[Any, ...]:

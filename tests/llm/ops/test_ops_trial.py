@@ -1,0 +1,68 @@
+"""Each op tried once at load: what fails or is wrong on this device is withdrawn, and the next backend computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from mmswap.llm.ops import OPS, backends, cpu, resolve, use
+from mmswap.llm.ops.backends import Implementation
+from mmswap.llm.ops.trial import ops_on, sample, table, trial, verify
+
+CPU = torch.device("cpu")
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+@pytest.fixture(autouse=True)
+def nothing_withdrawn() -> Iterator[None]:
+    yield
+    backends._withdrawn.clear()
+    use("auto")
+
+
+def planted(monkeypatch: pytest.MonkeyPatch, op: str, run: Callable[..., Any]) -> None:
+    monkeypatch.setitem(cpu.IMPLEMENTATIONS, op, Implementation(run, lambda *_: None))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_all_is_right_here(dtype: torch.dtype) -> None:
+    assert verify(CPU, dtype) == []
+    assert [row.op for row in table(CPU, dtype)] == list(OPS)
+
+
+def test_the_processors_layout_is_not_tried_on_a_card() -> None:
+    assert "int4pack" not in ops_on(torch.device("cuda"))
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_what_fails_is_withdrawn(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> None:
+        raise RuntimeError("no code for this card\nmore")
+
+    planted(monkeypatch, op, fails)
+    why = "it fails here (RuntimeError: no code for this card)"
+    assert verify(CPU, torch.bfloat16) == [f"{op} is not computed by cpu: {why}."]
+    assert resolve(op, *sample(op, CPU, torch.bfloat16))[1:] == ("reference", (("cpu", why),))
+
+
+def test_what_is_wrong_is_withdrawn_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    planted(monkeypatch, "rms_norm", lambda x, *_: torch.zeros_like(x))
+    row = (torch.ones(1, 8), None, 1e-6, 0.0, True)
+    assert torch.ops.mmswap.rms_norm(*row)[0, 0] == 0
+    assert verify(CPU, torch.float32) == ["rms_norm is not computed by cpu: it is off by 1 of the largest value."]
+    assert torch.ops.mmswap.rms_norm(*row)[0, 0] == pytest.approx(1)
+
+
+def test_numbers_that_are_none_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    planted(monkeypatch, "silu_and_mul", lambda x: torch.full_like(x[..., ::2], torch.nan))
+    assert len(verify(CPU, torch.float32)) == 1
+
+
+def test_a_trial_leaves_the_random_numbers_alone() -> None:
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    trial("rotary", CPU, torch.float32)
+    assert torch.equal(torch.get_rng_state(), before)
