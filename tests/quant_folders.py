@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -48,41 +49,38 @@ _LINEAR = re.compile(
 _FUSED = re.compile(r"(.*\.experts)\.(gate_up_proj|down_proj)")
 
 
-def write(
-    folder: Path, family: str, kind: str, *, layers: int = 2, rename: Callable[[str], str] = str
-) -> dict[str, Any]:
-    """Both folders; gives the quantisation section of the packed one.
+def write(folder: Path, family: str, kind: str, *, layers: int = 2) -> None:
+    """Both folders, of a model without tokenizer."""
+    families.build(family, layers=layers).save_pretrained(folder / "plain")
+    pack(folder / "plain", folder / "packed", kind)
 
-    Args:
-        rename: what the tensors of the packed folder are called instead.
-    """
-    model = families.build(family, layers=layers)
-    for name in ("packed", "plain"):
-        model.save_pretrained(folder / name)
-    tensors = load_file(folder / "plain" / "model.safetensors")
-    packed: dict[str, Tensor] = {}
+
+def pack(plain: Path, packed: Path, kind: str) -> None:
+    """Make a packed twin of a folder, and give the plain one the numbers that the packed one stands for."""
+    shutil.copytree(plain, packed)
+    tensors = load_file(plain / "model.safetensors")
+    written: dict[str, Tensor] = {}
     section: dict[str, Any] = {}
     for seed, (name, tensor) in enumerate(sorted(tensors.items())):
         if _LINEAR.fullmatch(name):
             layer = KINDS[kind](tensor.shape[1], tensor.shape[0], seed)
-            tensors[name] = torch.from_numpy(layer.weight).float()
+            tensors[name] = torch.from_numpy(layer.weight).to(tensor.dtype)
             own = name.removesuffix("weight")
             if "bias" in layer.tensors and f"{own}bias" in tensors:
-                tensors[f"{own}bias"] = layer.tensors["bias"].float()
+                tensors[f"{own}bias"] = layer.tensors["bias"].to(tensor.dtype)
             elif "bias" in layer.tensors:  # some tools write one for every layer
                 layer.tensors["bias"] = torch.zeros_like(layer.tensors["bias"])
-            packed |= {f"{own}{suffix}": value for suffix, value in layer.tensors.items()}
+            written |= {f"{own}{suffix}": value for suffix, value in layer.tensors.items()}
         elif fused := _FUSED.fullmatch(name):
             tensors[name], experts, layer = _experts(fused[1], fused[2], tensor, kind, seed)
-            packed |= experts
+            written |= experts
         else:
-            packed.setdefault(name, tensor)
+            written.setdefault(name, tensor)
             continue
         section = layer.section
-    _save(folder / "plain", tensors)
-    _save(folder / "packed", {rename(name): tensor for name, tensor in packed.items()})
-    _describe(folder / "packed", section)
-    return section
+    _save(plain, tensors)
+    _save(packed, written)
+    _describe(packed, section)
 
 
 def _experts(where: str, part: str, fused: Tensor, kind: str, seed: int) -> tuple[Tensor, dict[str, Tensor], Any]:
@@ -94,7 +92,7 @@ def _experts(where: str, part: str, fused: Tensor, kind: str, seed: int) -> tupl
         halves = []
         for place, name in enumerate(names):
             layer = KINDS[kind](expert.shape[1], expert.shape[0] // len(names), seed * 100 + index * 2 + place)
-            halves.append(torch.from_numpy(layer.weight).float())
+            halves.append(torch.from_numpy(layer.weight).to(fused.dtype))
             written |= {f"{where}.{index}.{name}.{suffix}": value for suffix, value in layer.tensors.items()}
         stack.append(torch.cat(halves))
     return torch.stack(stack), written, layer
