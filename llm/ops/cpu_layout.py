@@ -56,7 +56,7 @@ def why_not(out_features: int, slots: int, group_size: int) -> str | None:
     if _group(slots, group_size) is None:
         return f"groups of {group_size} columns are no multiple of {min(INT4PACK_GROUPS)}"
     if nibbles() is None:
-        return "this torch orders its codes in a way that is not known"
+        return "torch has no fast int4 kernel for this processor or system"
     return None
 
 
@@ -89,7 +89,7 @@ def convert(weight: Packed4) -> Int4Pack:
     packed = torch.empty(out, k // 2, dtype=torch.uint8, device=weight.words.device)
     for rows in _pieces(out, weight.padded):
         codes = functional.pad(_rows(weight, rows).codes(), (0, k - weight.slots), value=MIDDLE)
-        packed[rows] = torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes.to(torch.int32), 1)
+        packed[rows] = _converted(codes)
     scales, zeros = (_by_group(tensor, weight.group_size, group, k) for tensor in (weight.scales, weight.zeros))
     scales = scales.to(torch.bfloat16)
     shift = ((MIDDLE - zeros.float()) * scales.float()).to(torch.bfloat16)
@@ -125,17 +125,23 @@ def codes(packed: Tensor) -> Tensor:
 
 @cache
 def nibbles() -> int | None:
-    """Rows of a block in torch's order on this processor, or None where it is none that is known.
+    """Rows of a block in torch's order on this processor; None where the order is none that a fast kernel has.
 
     In a block of b rows byte j of a column holds row j low and row b / 2 + j high; in the rows that are left over, 2j
-    low and 2j + 1 high.
+    low and 2j + 1 high. Where a kernel reads byte by byte (Windows, other processors) all rows are as those left over.
     """
+    if not hasattr(torch, "_weight_int4pack_mm_for_cpu"):
+        return None
     for block in (64, 32):
         given = [(torch.arange(rows * 32) * 7 // 3 % 16).view(rows, 32) for rows in range(16, 2 * block + 1, 16)]
-        packs = [torch.ops.aten._convert_weight_to_int4pack_for_cpu(table.to(torch.int32), 1) for table in given]
-        if all(torch.equal(_in_blocks(pack, block), table) for pack, table in zip(packs, given, strict=True)):
+        if all(torch.equal(_in_blocks(_converted(table), block), table) for table in given):
             return block
     return None
+
+
+def _converted(codes: Tensor) -> Tensor:
+    """uint8 [rows, k] -> uint8 [rows, k / 2], by torch."""
+    return torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes.to(torch.int32), 1)  # type: ignore[no-any-return]
 
 
 def _in_blocks(packed: Tensor, block: int) -> Tensor:

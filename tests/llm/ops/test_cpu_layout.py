@@ -111,7 +111,7 @@ def test_what_the_kernel_does_not_take_has_a_reason(monkeypatch: pytest.MonkeyPa
     with pytest.raises(ValueError, match="24 rows"):
         int4pack_bytes(24, 64, 32)
     monkeypatch.setattr(cpu_layout, "nibbles", lambda: None)
-    assert "not known" in str(why_not(32, 64, 32))
+    assert "no fast int4 kernel" in str(why_not(32, 64, 32))
 
 
 def test_pieces_are_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,3 +134,31 @@ def test_the_reference_takes_what_the_kernel_is_slow_for() -> None:
         x = torch.randn(1, 64).to(dtype)
         found = resolve("int4pack", x, made.packed, made.scale_zero, made.order, None, 64, made.group_size)
         assert found.name == name
+
+
+def packed_for(codes: Tensor, block: int, *, halves: bool) -> Tensor:
+    """The orders that torch's source describes: AVX-512 and AVX2 halve blocks of 64 and 32, others pair neighbours."""
+    parts = []
+    for start in range(0, len(codes), block):
+        part = codes[start : start + block].t()  # [k, rows]
+        whole = halves and part.shape[1] == block
+        low, high = part.chunk(2, 1) if whole else (part[:, 0::2], part[:, 1::2])
+        parts.append((low | high << 4).flatten())
+    return torch.cat(parts).view(len(codes), -1)
+
+
+@pytest.mark.parametrize(
+    ("block", "halves", "known"), [(64, True, 64), (32, True, 32), (64, False, None), (32, False, None)]
+)
+def test_the_order_of_other_processors(
+    block: int, halves: bool, known: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AVX2's is taken apart like AVX-512's; where the kernel is slow, as on Windows, there is no layout at all."""
+    monkeypatch.setattr(cpu_layout, "_converted", lambda codes: packed_for(codes, block, halves=halves))
+    assert cpu_layout.nibbles.__wrapped__() == known
+    monkeypatch.setattr(cpu_layout, "nibbles", lambda: known)
+    weight = packed4(80, 256, Random(3), group=64)
+    if known is None:
+        assert why_not(80, 256, 64) is not None
+    else:
+        assert torch.equal(codes(convert(weight).packed), weight.codes())
