@@ -11,8 +11,10 @@ from families import FAMILIES, build, inputs
 from fingerprint import fingerprint
 
 from mmswap.card import AcceleratorCard, SimulatedCard
-from mmswap.config import SamplingConfig, SwapConfig
+from mmswap.config import RunConfig, SamplingConfig, SwapConfig
 from mmswap.llm.decode import generate
+from mmswap.llm.decoding import open_decoding
+from mmswap.llm.kv.caching import decide
 from mmswap.llm.parts import find_parts
 from mmswap.placement import place
 from mmswap.swap.dry_run import DryRun
@@ -39,6 +41,9 @@ class Bench:
         parts, tower, dry_run = find_parts(self.model), find_tower(self.model), DryRun(self.model, policy=policy)
         self.pool = place(self.model, tower, parts, self.card, swap, self.said.append)
         self.encoder = Encoder(tower, dry_run, self.card, self.pool, swap)
+        self.caching = decide(self.model, "auto")
+        config = RunConfig(card="cpu")
+        self.decoding = open_decoding(self.model, parts, self.card, config, self.caching.open, self.said.append)
 
     def answer(self, chunk: int = 2048) -> tuple[list[int], Encoded]:
         encoded = self.encoder.encode(self.encoder.begin(self.inputs, self.said.append), list, self.said.append)
@@ -50,6 +55,8 @@ class Bench:
             prefill_chunk=chunk,
             context=4096,
             replay=lambda: self.encoder.tower.replay(encoded.features),
+            decoding=self.decoding,
+            caching=self.caching,
         )
         ids = [token.id for token in generation]
         self.encoder.settle()
