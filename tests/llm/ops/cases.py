@@ -13,7 +13,11 @@ import torch
 from torch import Tensor
 
 from mmswap.llm.ops.cpu_layout import convert
+from mmswap.llm.ops.trial import ops_on
 from mmswap.llm.quant import Packed4, pack
+
+HERE = ops_on(torch.device("cpu"))
+"""The ops that this processor has: where torch has no fast int4 kernel, there is no `int4pack`."""
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 KINDS = (*DTYPES, torch.float8_e4m3fn, torch.float8_e5m2, torch.int8)

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 import torch
-from cases import packed4
+from cases import HERE, packed4
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -17,6 +17,7 @@ from mmswap.llm.ops.cpu_layout import Int4Pack, arranged, codes, convert, dequan
 from mmswap.llm.quant import Packed4, pack
 
 BFLOAT16 = 2.0**-8
+here = pytest.mark.skipif("int4pack" not in HERE, reason="torch has no fast int4 kernel for this processor")
 
 
 def in_order(made: Int4Pack) -> Tensor:
@@ -37,6 +38,7 @@ def assert_slots_are_right(weight: Packed4, stored: Tensor) -> None:
     assert (off <= 1.01 * BFLOAT16 * scales * (steps.abs() + (8 - zeros).abs())).all()
 
 
+@here
 @settings(max_examples=40, deadline=None)
 @given(
     st.sampled_from((16, 32, 48, 64, 80, 144)),
@@ -64,11 +66,13 @@ def _stored(made: Int4Pack) -> Tensor:
     return torch.addcmul(zero, codes(made.packed).float() - 8, scale).double()
 
 
+@here
 def test_symmetric_weights_lose_only_their_scales_rounding() -> None:
     weight = pack(torch.randint(0, 16, (16, 64), dtype=torch.uint8), torch.rand(16, 2).bfloat16(), group_size=32)
     assert torch.equal(in_order(convert(weight)), weight.dequantise(torch.float64))
 
 
+@here
 def test_groups_are_split_so_that_nothing_is_padded() -> None:
     """576 columns in groups of 128 are four and a half: nine of 64 take fewer bytes than five of 128."""
     made = convert(packed4(16, 576, Random(1), group=128))
@@ -77,12 +81,14 @@ def test_groups_are_split_so_that_nothing_is_padded() -> None:
     assert convert(packed4(16, 80, Random(1), group=-1)).packed.shape == (16, 48)
 
 
+@here
 def test_bfloat16_is_rounded_once() -> None:
     made = convert(packed4(64, 256, Random(2)))
     exact = dequantise(made.packed, made.scale_zero, made.group_size, torch.float32)
     assert torch.equal(dequantise(made.packed, made.scale_zero, made.group_size, torch.bfloat16), exact.bfloat16())
 
 
+@here
 def test_empty_columns_read_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a re-ordered weight with half-empty groups: an input that is infinite must not reach what stands for 0."""
     groups = torch.tensor([1] * 40 + [0] * 30 + [2] * 30)
@@ -103,6 +109,7 @@ def test_empty_columns_read_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (y.double() - x.double() @ in_order(made).t()).abs().max() <= y.abs().max() * BFLOAT16
 
 
+@here
 def test_what_the_kernel_does_not_take_has_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     assert why_not(24, 64, 32) == "24 rows are no multiple of 16"
     assert why_not(32, 64, 16) == "groups of 16 columns are no multiple of 32"
@@ -114,6 +121,7 @@ def test_what_the_kernel_does_not_take_has_a_reason(monkeypatch: pytest.MonkeyPa
     assert "no fast int4 kernel" in str(why_not(32, 64, 32))
 
 
+@here
 def test_pieces_are_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """Conversion and unpacking go piece by piece: where a piece ends must not show."""
     weight = packed4(208, 256, Random(5), group=64)
@@ -125,6 +133,7 @@ def test_pieces_are_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     assert torch.equal(codes(small.packed), weight.codes())
 
 
+@here
 def test_the_reference_takes_what_the_kernel_is_slow_for() -> None:
     """float16 and float32 are no precision to be rounded away: they go to the reference, and are exact to their own."""
     from mmswap.llm.ops import resolve

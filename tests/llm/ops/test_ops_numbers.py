@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 import truths
-from cases import DTYPES, draw
+from cases import DTYPES, HERE, draw
 from tolerance import Truth, assert_close
 from torch import Tensor
 
 from mmswap.llm.ops import OPS, cpu, reference, using
 
 BACKENDS = {"cpu": cpu, "reference": reference}
-COMPUTED = [op for op in OPS if op != "kv_store"]
+COMPUTED = [op for op in HERE if op != "kv_store"]
 DRAWS = 40
 
 
@@ -37,7 +37,7 @@ def test_every_backend_agrees_with_the_truth(op: str, dtype: torch.dtype) -> Non
     assert taken["reference"] == DRAWS
 
 
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", HERE)
 def test_the_backend_of_the_processor_is_no_ornament(op: str) -> None:
     """It takes what decode asks of it: a path that refuses everything would pass the test above."""
     dtype = torch.bfloat16

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from cases import DTYPES, draw
+from cases import DTYPES, HERE, draw
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.library import opcheck
@@ -32,14 +32,14 @@ def _drawn(op: str, name: str, seed: int) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("backend", ON_HOST)
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", HERE)
 def test_torch_finds_nothing_wrong(op: str, backend: str) -> None:
     with using(backend):
         for seed in range(2):
             opcheck(_entry(op), _drawn(op, "opcheck", seed))
 
 
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", HERE)
 def test_fake_and_meta_tensors_have_the_shapes_of_real_ones(op: str) -> None:
     for seed in range(8):
         arguments = draw(op, DTYPES[seed % 3], Random(f"fake {op} {seed}"))
@@ -90,6 +90,8 @@ WRONG = {
 @pytest.mark.parametrize("sentence", WRONG)
 def test_wrong_arguments_are_told(sentence: str) -> None:
     op, place, spoil = WRONG[sentence]
+    if op not in HERE:
+        pytest.skip("this processor does not have the op")
     arguments = _plain(op)
     arguments[place] = spoil(arguments[place])
     with pytest.raises(ValueError, match=sentence):

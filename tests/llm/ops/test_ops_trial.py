@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from cases import HERE
 
-from mmswap.llm.ops import OPS, backends, cpu, resolve, use
+from mmswap.llm.ops import backends, cpu, resolve, use
 from mmswap.llm.ops.backends import Implementation
 from mmswap.llm.ops.trial import ops_on, sample, table, trial, verify
 
@@ -30,14 +31,14 @@ def planted(monkeypatch: pytest.MonkeyPatch, op: str, run: Callable[..., Any]) -
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_all_is_right_here(dtype: torch.dtype) -> None:
     assert verify(CPU, dtype) == []
-    assert [row.op for row in table(CPU, dtype)] == list(OPS)
+    assert [row.op for row in table(CPU, dtype)] == HERE
 
 
 def test_the_processors_layout_is_not_tried_on_a_card() -> None:
     assert "int4pack" not in ops_on(torch.device("cuda"))
 
 
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", HERE)
 def test_what_fails_is_withdrawn(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: Any) -> None:
         raise RuntimeError("no code for this card\nmore")
