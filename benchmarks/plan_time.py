@@ -4,7 +4,8 @@ and for tiny folders of other families. A process of its own for each run.
     python benchmarks/plan_time.py                 # appends to benchmarks/plan_time.csv
 
 `first`: nothing is known but what is shipped (for cards by name; a simulated one has everything calculated). `again`:
-the same asked a second time. Columns p20, p50 and p80 are of three runs. No card need be there.
+the same asked a second time. Columns p20, p50 and p80 are of three runs; `load` is how many processes wanted the cores
+then: where they are more than the cores, seconds of the processor grow too. No card need be there.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 RUNS = 3
 CARDS = ("RX 9060 XT 16GB", "sim:16GiB")
 FIELDS = ("model", "card", "asked", "cpu_p20", "cpu_p50", "cpu_p80", "wall_p20", "wall_p50", "wall_p80")
-FIELDS += ("runs", "device", "versions", "date")
+FIELDS += ("runs", "load", "device", "versions", "date")
 
 
 def run(model: str, card: str, cache: str) -> tuple[float, float]:
@@ -64,7 +65,8 @@ def rows(model: str, card: str) -> Iterator[dict[str, object]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="shipped names or families; all by default")
-    chosen = parser.parse_args().names
+    parser.add_argument("--card", choices=CARDS, help="one of the cards only")
+    asked = parser.parse_args()
     from whole_folders import WHOLE, make_whole
 
     versions = " ".join(f"{name} {importlib.metadata.version(name)}" for name in ("torch", "transformers"))
@@ -75,11 +77,13 @@ def main() -> None:
         writer = csv.DictWriter(out, FIELDS, lineterminator="\n")
         if fresh:
             writer.writeheader()
-        for name in chosen or (*profiles.names(), *WHOLE):
+        for name in asked.names or (*profiles.names(), *WHOLE):
             model = name if name in profiles.names() else str(make_whole(Path(folder) / name, name))
-            for card in CARDS if name in profiles.names() else CARDS[-1:]:  # only shipped ones differ by it
+            cards = CARDS if name in profiles.names() else CARDS[-1:]  # only shipped ones differ by it
+            for card in cards if asked.card is None else (asked.card,):
                 for row in rows(model, card):
-                    writer.writerow({**row, **common, "date": datetime.date.today().isoformat()})
+                    now = {"load": f"{os.getloadavg()[0]:.1f}", "date": datetime.date.today().isoformat()}
+                    writer.writerow({**row, **common, **now})
                 out.flush()
 
 
