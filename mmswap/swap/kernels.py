@@ -19,6 +19,8 @@ aten = torch.ops.aten
 HUGE = 1 << 40
 SDPA = aten._scaled_dot_product_flash_attention_for_cpu.default
 
+_PACKED = {"w4a16": 1, "int4pack": 1, "expert_linear": 2}  # and where the words stand
+_PIECES = 1 << 23  # bytes of codes that are taken apart at a time
 _REDUCTIONS = {"sum", "mean", "prod", "var", "std", "var_mean", "norm", "linalg_vector_norm", "any", "all", "nansum"}
 _PRODUCTS = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1}  # and where the left operand stands
 _COPIES = {"clone", "copy_", "_to_copy", "cat", "stack", "index", "index_select", "gather", "scatter", "embedding"}
@@ -32,6 +34,8 @@ def on_the_host(func: Any, args: tuple[Any, ...], result: Any) -> int:
     name = func._schema.name.partition("::")[2]
     if func is SDPA:
         return flash_attention(args[0], args[1], args[2])
+    if func.namespace == "mmswap" and name in _PACKED:
+        return unpacked(name, args) + _PIECES
     if name == "convolution":
         return convolution(args[0], args[1], result)
     if name in _PRODUCTS:
@@ -50,6 +54,8 @@ def on_a_card(func: Any, args: tuple[Any, ...], result: Any) -> int:
     input; a matrix product uses the library's standing workspace; what is not known counts its weight.
     """
     name = func._schema.name.partition("::")[2]
+    if func.namespace == "mmswap" and name in _PACKED:
+        return unpacked(name, args)
     if func is SDPA or torch.Tag.pointwise in func.tags or name in _COPIES or name in _REDUCTIONS or name in _PRODUCTS:
         return 0
     if name == "convolution":
@@ -95,6 +101,19 @@ def weights(args: tuple[Any, ...]) -> int:
     return sum(
         nbytes(operand) for operand in tensors_of(args) if isinstance(operand, nn.Parameter) and operand.ndim > 1
     )
+
+
+def unpacked(name: str, args: tuple[Any, ...]) -> int:
+    """A weight in 4 bits, made plain for a call of many rows, in their dtype; in float32 from the processor's own
+    layout. Experts are made plain for each row.
+    """
+    x, words = args[0], args[_PACKED[name]]
+    codes = words.numel() * words.element_size() * 2
+    if name == "int4pack":
+        return 0 if x.dtype == torch.bfloat16 else codes * 9 // 2
+    if name == "expert_linear":
+        codes = codes // max(1, words.shape[0]) * args[1].shape[0]
+    return codes * (4 if x.dtype == torch.float16 and args[_PACKED[name] + 1].dtype != x.dtype else x.element_size())
 
 
 def numbers(func: Any, args: tuple[Any, ...]) -> int:
