@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,10 +20,12 @@ from mmswap.errors import ContextOverflow
 from mmswap.llm.decoding import PLAIN, Decoding
 from mmswap.llm.division import cache_of
 from mmswap.llm.fast import State
+from mmswap.llm.kv.cache import KvCache
 from mmswap.llm.kv.caching import Caching
+from mmswap.llm.kv.prefix import Kept, Key, within_pictures
 from mmswap.llm.parts import find_parts
-from mmswap.llm.prefill import Chunking, chunked
-from mmswap.llm.request import Prepared, RequestState, first_inputs, next_inputs, prepare
+from mmswap.llm.prefill import Chunking, chunked, seen_ahead
+from mmswap.llm.request import Prepared, RequestState, first_inputs, later_inputs, next_inputs, prepare
 from mmswap.llm.sampling import Sampler
 
 Replay = Callable[[], AbstractContextManager[None]]
@@ -45,11 +47,12 @@ class Statistics:
     decode_tokens: int = 0
     decode_seconds: float = 0.0
     chunking: Chunking = field(default_factory=Chunking)
+    reused_tokens: int = 0
 
     @property
     def prefill_rate(self) -> float | None:
-        """Tokens a second, or None before there is anything to divide."""
-        return self.prefill_tokens / self.prefill_seconds if self.prefill_seconds > 0 else None
+        """Tokens a second that were really read, or None before there is anything to divide."""
+        return (self.prefill_tokens - self.reused_tokens) / self.prefill_seconds if self.prefill_seconds > 0 else None
 
     @property
     def decode_rate(self) -> float | None:
@@ -67,6 +70,7 @@ class Generation(Iterator[Token]):
             `cancelled` (`should_stop`, or closed early).
         seed: what the sampler was seeded with.
         cache: the KV cache once the prompt is in it, until the answer ends.
+        kept: what the next prompt may begin with, if a key was given; once the answer has ended.
     """
 
     def __init__(self, steps: Callable[[Generation], Iterator[Token]], prompt_tokens: int, sampler: Sampler) -> None:
@@ -74,6 +78,7 @@ class Generation(Iterator[Token]):
         self.finish_reason: str | None = None
         self.seed = sampler.seed
         self.cache: Any = None
+        self.kept: Kept | None = None
         self._steps = steps(self)
 
     def __next__(self) -> Token:
@@ -98,6 +103,8 @@ def generate(
     should_stop: Callable[[], bool] | None = None,
     decoding: Decoding = PLAIN,
     caching: Caching | None = None,
+    key: Key | None = None,
+    kept: Kept | None = None,
 ) -> Generation:
     """Answer one prompt, token by token.
 
@@ -111,6 +118,8 @@ def generate(
         should_stop: asked before every step; True ends the answer.
         decoding: how tokens after the prompt are computed (`open_decoding`); as it is, by the model's own forward.
         caching: how keys and values are kept; without it, in transformers' own cache.
+        key: of the prompt, if its keys and values are to be kept for the next one: `Generation.kept`, at the end.
+        kept: what an earlier prompt left; what it shares with this one (`kept.serves(key)`) is not read again.
 
     Raises:
         ContextOverflow: at once, if the prompt leaves no room for a token.
@@ -122,10 +131,15 @@ def generate(
     room = min(sampling.max_new_tokens, context - len(prompt))
     sampler = Sampler(sampling, prompt)
     request = _Request(model, dict(inputs), room, prefill_chunk, replay, decoding, caching)
+    request.keep(key, kept)
 
     def steps(run: Generation) -> Iterator[Token]:
         try:
             yield from _loop(run, request, sampler, end_ids, room, should_stop or (lambda: False))
+            run.kept = request.left()
+        except GeneratorExit:  # whoever reads has read enough; what went through the model is whole
+            run.kept = request.left()
+            raise
         finally:
             request.drop()
             run.cache = None
@@ -184,9 +198,20 @@ class _Request:
         self._state = RequestState(model)
         self._prepared: Prepared | None = None
         self._outputs: Any = None
+        self._key: Key | None = None
+        self._kept: Kept | None = None
+        self._fed: list[int] = []
+
+    def keep(self, key: Key | None, kept: Kept | None) -> None:
+        """`key`: of this prompt, that is to be kept; `kept`: what it may begin with."""
+        self._key, self._kept = key, kept
 
     @torch.no_grad()
     def prefill(self, statistics: Statistics) -> Tensor:
+        shared = self._kept.serves(self._key) if self._kept is not None and self._key is not None else 0
+        if self._kept is not None and shared:
+            return self._resume(self._kept, shared, statistics)
+        self._kept = None
         decoder = find_parts(self._model).decoder
         noting = self._step.noting if self._step is not None else nullcontext
         with self._state.watching(), self._replay(), noting() as noted, self._decoding.prompt():
@@ -194,8 +219,49 @@ class _Request:
             cache = self._caching.open(tokens) if self._caching is not None else None
             prepared = self._prepared = prepare(self._model, self._inputs, self._room, cache)
             last_only = "logits_to_keep" not in prepared.kwargs
-            with chunked(decoder, self._chunk, last_only=last_only) as statistics.chunking:
+            with chunked(decoder, self._chunk, last_only=last_only) as statistics.chunking, self._watched(decoder):
                 self._outputs = prepared.model(**first_inputs(prepared), return_dict=True)
+        return self._begun(noted)
+
+    def _resume(self, kept: Kept, shared: int, statistics: Statistics) -> Tensor:
+        """Read what stands behind the `shared` tokens that are in the cache."""
+        tokens = self._inputs["input_ids"].shape[1]
+        kept.cache.crop(shared)
+        kept.cache.grow(tokens)
+        statistics.reused_tokens = shared
+        self._state, self._kept = kept.state, None
+        inputs = {name: value for name, value in self._inputs.items() if not value.is_floating_point()}
+        noting = self._step.noting if self._step is not None else nullcontext
+        with self._state.applied(), noting() as noted, self._decoding.prompt():
+            prepared = self._prepared = prepare(self._model, inputs, self._room, kept.cache)
+            last_only = "logits_to_keep" not in prepared.kwargs
+            decoder = find_parts(self._model).decoder
+            with chunked(decoder, self._chunk, last_only=last_only) as statistics.chunking:
+                self._outputs = prepared.model(**later_inputs(prepared, tokens - shared), return_dict=True)
+        return self._begun(noted)
+
+    @contextmanager
+    def _watched(self, decoder: Any) -> Iterator[None]:
+        """Nothing is kept of a prompt whose words look at the words behind them: the next one has others there."""
+        if self._key is None:
+            yield
+            return
+        with seen_ahead(decoder) as seen:
+            yield
+        if seen.whole or not within_pictures(seen.reach, self._key.pictures):
+            self._key = None
+
+    def left(self) -> Kept | None:
+        """What the next prompt may begin with."""
+        cache = self.cache if self._running is None else self._running.cache
+        if self._running is not None:
+            self._running.settle()
+        if self._key is None or not isinstance(cache, KvCache) or cache.crossing:
+            return None
+        whole = self._key.followed(self._fed)
+        return Kept(whole.first(cache.tokens), cache, self._state) if cache.tokens <= len(whole.units) else None
+
+    def _begun(self, noted: Any) -> Tensor:
         self._inputs = {}
         self._replay = nullcontext
         if self._step is not None and (cache := cache_of(self._outputs)) is not None:
@@ -208,6 +274,7 @@ class _Request:
             return self._stepped(token)
 
     def _stepped(self, token: int) -> Tensor:
+        self._fed.append(token)
         if self._running is not None and self._step is not None:
             self._outputs = None
             return self._step(token, self._running)

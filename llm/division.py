@@ -87,6 +87,16 @@ def look_ahead(decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
         return Ahead(held, extra, tokens, None, True, masks)
 
 
+def reach_of(decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor | None, bool]:
+    """(how far tokens look ahead, as in `Ahead.reach`; whether all look at all, or at what is not known)."""
+    given = named(inspect.signature(decoder.forward), args, kwargs)
+    try:
+        reach = _reach(given.get("attention_mask"), token_count(given))
+    except OnePass:
+        return None, True
+    return reach, reach is None and _looks_both_ways(decoder)
+
+
 def _shapes(tree: Any) -> Any:
     return pytree.tree_map_only(Tensor, lambda tensor: torch.empty_like(tensor, device="meta"), tree)
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mmswap.llm.division import ONLY_FIRST, TOKEN_DIMENSION, OnePass, cache_of, edges, named, token_count
+from mmswap.llm.division import ONLY_FIRST, TOKEN_DIMENSION, OnePass, cache_of, edges, named, reach_of, token_count
 from mmswap.swap.intercept import intercepted
 
 
@@ -28,6 +28,28 @@ class Chunking:
 
     sizes: tuple[int, ...] = ()
     reason: str = "the decoder was not called"
+
+
+@dataclass(slots=True)
+class Seen:
+    """How far the tokens of a prompt looked ahead: see `division.reach_of`."""
+
+    reach: Tensor | None = None
+    whole: bool = True
+
+
+@contextmanager
+def seen_ahead(decoder: nn.Module) -> Iterator[Seen]:
+    """Notes how far the tokens of the prompt look that `decoder` is given in the block."""
+    seen = Seen()
+    forward = decoder.forward
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        seen.reach, seen.whole = reach_of(decoder, args, kwargs)
+        return forward(*args, **kwargs)
+
+    with intercepted(decoder, "forward", run):
+        yield seen
 
 
 @contextmanager

@@ -81,6 +81,18 @@ def first_inputs(prepared: Prepared) -> dict[str, Any]:
     return dict(prepared.model.prepare_inputs_for_generation(prepared.ids, is_first_iteration=True, **prepared.kwargs))
 
 
+def later_inputs(prepared: Prepared, count: int) -> dict[str, Any]:
+    """What a forward over the last `count` tokens is given, those before them being in the cache.
+
+    Raises:
+        ModelError: this version of transformers has no word for that.
+    """
+    if not _takes_length(prepared.model):
+        raise ModelError("This version of transformers reads a prompt whole: update it.")
+    model = prepared.model
+    return dict(model.prepare_inputs_for_generation(prepared.ids, next_sequence_length=count, **prepared.kwargs))
+
+
 def next_inputs(prepared: Prepared, outputs: Any, token: int) -> dict[str, Any]:
     """Take the last outputs and the chosen token into the request; what the next forward is given."""
     model = prepared.model

@@ -32,6 +32,7 @@ class ImageReport:
 class Answer:
     """The result of one prompt. `finish_reason` is `stop` or `length`.
 
+    `reused_tokens` of the prompt were not read, for the turn before had left them in the KV cache.
     `load` is what loading the model came to, `spill` what was noticed in this process until now.
     """
 
@@ -45,6 +46,7 @@ class Answer:
     decode_tok_s: float
     card: str
     decisions: tuple[str, ...] = ()
+    reused_tokens: int = 0
     load: Load | None = None
     spill: SpillCount | None = None
 

@@ -38,6 +38,7 @@ from mmswap.llm.source import resolve_source
 from mmswap.measured import Measurements, Tally
 from mmswap.placement import answer_to_spill, place, require_room, weigh
 from mmswap.recall import experience_of
+from mmswap.reuse import Reuse
 from mmswap.stream import Stream
 from mmswap.swap.dry_run import DryRun, calibrate, policy_of
 from mmswap.vision.encoder import Encoder, Job
@@ -129,6 +130,7 @@ class Runtime:
         self.decoding = open_decoding(self.model, parts, self.card, config, self.caching.open, say)
         self.tally = Tally(replace(weights, context=chosen.tokens, kv_bytes=chosen.kv_bytes))
         say(f"Context: {chosen.tokens} tokens, {chosen.reason}. {self.processor.limits()}")
+        self.reuse = Reuse(self.model, self.caching, self.card)
         self._turn = threading.Lock()
         self._holder: int | None = None
 
@@ -171,13 +173,18 @@ class Runtime:
         *,
         sampling: SamplingConfig | None = None,
         on_decision: Say | None = None,
+        reuse: bool = False,
     ) -> Stream:
         """The answer piece by piece. Closing the stream early stops the work and brings every weight back.
 
         Args:
+            reuse: this is a turn of a chat: what it shares with the turn before is not read again, and its KV cache is
+                kept on the card for the next one (until a prompt comes that it does not serve, or `forget`).
             on_decision: called with every decision and its reason as it is taken.
         """
-        return Stream(self, open_messages(messages, self.config.image), sampling or SamplingConfig(), on_decision)
+        return Stream(
+            self, open_messages(messages, self.config.image), sampling or SamplingConfig(), on_decision, reuse=reuse
+        )
 
     def plan(self, messages: Sequence[Message]) -> list[str]:
         """What the window would do for these messages now, and why; nothing is run."""
@@ -186,8 +193,14 @@ class Runtime:
         if not prepared.images:
             return ["There is no picture, so there is nothing to make room for."]
         with self.turn():
+            self.reuse.forget()  # a new picture would take its bytes
             self.encoder.explain(self.on_card(prepared.inputs), said.append)
         return said
+
+    def forget(self) -> None:
+        """Give back what the last turn of a chat keeps on the card."""
+        with self.turn():
+            self.reuse.forget()
 
     def spill(self) -> SpillCount:
         """What the driver placed in host memory since the model was loaded; looked up now."""

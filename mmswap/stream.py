@@ -9,14 +9,17 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from mmswap.answer import Answer, ImageReport
 from mmswap.chat import Prompt
 from mmswap.config import SamplingConfig
-from mmswap.errors import WindowMisuse
+from mmswap.errors import DoesNotFit, WindowMisuse
 from mmswap.llm.decode import generate
+from mmswap.llm.kv.prefix import Kept
 from mmswap.llm.writer import Writer
 from mmswap.measured import EncodePeak
+from mmswap.reuse import Begun
 from mmswap.swap.report import WindowReport
 from mmswap.vision.cache import tensor_bytes
 from mmswap.vision.encoder import Encoded, Job, no_window
@@ -32,10 +35,17 @@ class Stream(Iterator[str]):
     """An iterator over pieces of the answer's text; made by `Runtime.stream`. Work begins with the first piece."""
 
     def __init__(
-        self, runtime: Runtime, messages: list[dict[str, Any]], sampling: SamplingConfig, on_decision: Say | None
+        self,
+        runtime: Runtime,
+        messages: list[dict[str, Any]],
+        sampling: SamplingConfig,
+        on_decision: Say | None,
+        *,
+        reuse: bool = False,
     ) -> None:
         self._runtime = runtime
-        self._sampling = sampling
+        self._sampling, self._reuse = sampling, reuse
+        self._left: Kept | None = None
         self._on_decision = on_decision
         self._decisions: list[str] = []
         self._answer: Answer | None = None
@@ -75,6 +85,8 @@ class Stream(Iterator[str]):
                 raise runtime.memory.exhausted() from error
             finally:
                 runtime.memory.release()
+                runtime.reuse.keep(self._left)
+                self._left = None
                 runtime.encoder.settle()
 
     def _respond(self, prompt: Prompt, prepared: Prepared) -> Iterator[str]:
@@ -82,8 +94,10 @@ class Stream(Iterator[str]):
         tokens = prepared.inputs["input_ids"].shape[1]
         self._tell_spills()
         inputs = runtime.on_card(prepared.inputs)
-        job = runtime.encoder.begin(inputs, self._say) if prepared.images else None
-        chunk = runtime.reserve(inputs, job, self._say)
+        begun, chunk = self._begin(prompt, prepared, inputs)
+        job = runtime.encoder.begin(inputs, self._say) if prepared.images and begun.kept is None else None
+        if begun.kept is None:
+            chunk = runtime.reserve(inputs, job, self._say)
         encoded = self._encode(prompt, job)
         features = tensor_bytes(encoded.features) if encoded is not None else 0
         chunk = runtime.memory.start(tokens, features, chunk, self._say)  # the budget may have fallen meanwhile
@@ -97,6 +111,8 @@ class Stream(Iterator[str]):
             replay=None if encoded is None else lambda: runtime.encoder.tower.replay(encoded.features),
             decoding=runtime.decoding,
             caching=runtime.caching,
+            key=begun.key,
+            kept=begun.kept,
         )
         writer = Writer(generation, runtime.processor.tokenizer, self._sampling.stop, runtime.memory.grow)
         text: list[str] = []
@@ -108,9 +124,34 @@ class Stream(Iterator[str]):
                 yield piece
         finally:
             writer.close()
+            self._left = generation.kept
         self._conclude("".join(text), tokens, prepared, encoded, writer)
 
+    def _begin(self, prompt: Prompt, prepared: Prepared, inputs: dict[str, Tensor]) -> tuple[Begun, int]:
+        """What the turn before serves of this prompt, and the prefill step for the rest; nothing if that is long."""
+        runtime = self._runtime
+        if not self._reuse:
+            runtime.reuse.forget()
+            return Begun(), 0
+        ids = prepared.inputs["input_ids"][0].tolist()
+        begun = runtime.reuse.begin(
+            prompt, prepared, runtime.processor.placeholder(ids) if prepared.images else None, self._say
+        )
+        if begun.kept is None:
+            return begun, 0
+        words = {name: value for name, value in inputs.items() if not value.is_floating_point()}
+        try:
+            chunk = runtime.reserve(words, None, self._say)
+        except DoesNotFit:
+            chunk = 0
+        if len(ids) - begun.shared <= chunk:
+            return begun, chunk
+        self._say("The rest does not fit into one prefill step beside it, so the prompt is read whole.")
+        return Begun(begun.key), 0
+
     def _encode(self, prompt: Prompt, job: Job | None) -> Encoded | None:
+        if job is None and prompt.images:
+            return None  # what it became is in the KV cache
         if job is None:
             self._say("There is no picture in this prompt, so no window is needed.")
             return None
@@ -119,7 +160,7 @@ class Stream(Iterator[str]):
     def _conclude(self, text: str, tokens: int, prepared: Prepared, encoded: Encoded | None, writer: Writer) -> None:
         runtime = self._runtime
         runtime.encoder.settle()
-        window = encoded.report() if encoded is not None else no_window("There is no picture in this prompt.")
+        window = encoded.report() if encoded is not None else no_window(_why(prepared))
         images = _image_reports(prepared, encoded)
         self._tell_end(tokens, writer)
         self._look_back(window, images)
@@ -134,6 +175,7 @@ class Stream(Iterator[str]):
             decode_tok_s=writer.statistics.decode_rate or 0.0,
             card=runtime.card.spec,
             decisions=(*runtime.decisions, *self._decisions),
+            reused_tokens=writer.statistics.reused_tokens,
             load=runtime.tally.load,
             spill=runtime.watch.count(),
         )
@@ -166,9 +208,16 @@ class Stream(Iterator[str]):
             self._say(sentence)
 
 
+def _why(prepared: Prepared) -> str:
+    if prepared.images:
+        return "The pictures are in the KV cache from the turn before."
+    return "There is no picture in this prompt."
+
+
 def _image_reports(prepared: Prepared, encoded: Encoded | None) -> tuple[ImageReport, ...]:
-    if encoded is None:
-        return ()
+    if encoded is None:  # none, or none that was encoded
+        none = {"encode_ms": 0.0, "peak_predicted": 0, "peak_measured": 0}
+        return tuple(ImageReport(one.width, one.height, one.patches, one.tokens, **none) for one in prepared.images)
     patches = sum(image.patches for image in prepared.images) or 1
     return tuple(
         ImageReport(

@@ -33,6 +33,7 @@ FLOORS = {
     "mmswap.placement": 4,
     "mmswap.profiling": 4,
     "mmswap.recall": 4,
+    "mmswap.reuse": 4,
     "mmswap.sizing": 4,
     "mmswap.stream": 4,
     "mmswap.runtime": 4,

@@ -118,7 +118,7 @@ class Processor:
         return [ImageInfo(*image.size, *counts) for image, *counts in zip(images, patches, tokens)]
 
     def _tokens(self, ids: list[int], replacements: list[str], count: int) -> list[int]:
-        placeholder = self._placeholder(ids)
+        placeholder = self.placeholder(ids)
         total = ids.count(placeholder)
         if count == 1 or total == count:
             return [total // count] * count
@@ -128,7 +128,8 @@ class Processor:
             raise ModelError(f"{count} pictures have {total} tokens, and {type(self._hf).__name__} does not say which.")
         return shares
 
-    def _placeholder(self, ids: list[int]) -> int:
+    def placeholder(self, ids: list[int]) -> int:
+        """The id that stands for a picture in a prompt that has one."""
         candidates = [getattr(self._config, name, None) for name in ("image_token_id", "image_token_index")]
         candidates += list(getattr(self._hf, "image_token_ids", ())) + [getattr(self._hf, "image_token_id", None)]
         candidates.append(self.tokenizer.convert_tokens_to_ids(self.image_token) if self.image_token else None)

@@ -27,12 +27,13 @@ _ANY = 2**31 - 1  # what the counters hold
 class KvCache(Cache):  # type: ignore[misc]
     """Attributes:
     kind: how keys and values are kept. kept: why a layer is transformers' own, by its index.
+    crossing: layers that look at a picture's keys.
     start, length: int32 [1] on the card: the number of the next token, and that plus one.
     """
 
     def __init__(self, layers: list[Any], kind: Kind, kept: Mapping[int, str], crossing: frozenset[int]) -> None:
         super().__init__(layers=layers)
-        self.kind, self.kept, self._crossing = kind, dict(kept), crossing
+        self.kind, self.kept, self.crossing = kind, dict(kept), crossing
         self._own = [layer for layer in layers if isinstance(layer, GrowingLayer)]
         self.counters = Counters()
         for layer in self._own:
@@ -88,7 +89,7 @@ class KvCache(Cache):  # type: ignore[misc]
         if tokens in (0, self.tokens):
             return True
         foreign = any(
-            index not in self._crossing and not isinstance(layer, GrowingLayer) and _holds(layer)
+            index not in self.crossing and not isinstance(layer, GrowingLayer) and _holds(layer)
             for index, layer in enumerate(self.layers)
         )
         return not foreign and all(layer.keepable(tokens) for layer in self._own)

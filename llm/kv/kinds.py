@@ -91,7 +91,7 @@ def kv_kind(name: str, dtype: Any = None) -> Kind:
 
 
 def blocks(tokens: int) -> int:
-    """`tokens` rounded up to whole blocks: of an eighth of them or a little more, a power of two, `BLOCK` at the most."""
+    """`tokens` rounded up to whole blocks: of an eighth of them or a little more, at most of `BLOCK`."""
     size = SMALLEST_BLOCK
     while size < BLOCK and size * 8 < tokens:
         size *= 2

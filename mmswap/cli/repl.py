@@ -80,6 +80,7 @@ class Repl:
         elif name == "/reset":
             self.conversation.messages[:] = list(self.system)
             self.pending.clear()
+            self.runtime.forget()
             print("The conversation is forgotten.")
         elif name == "/help":
             print(HELP)
@@ -128,6 +129,7 @@ class Repl:
         stream = self.runtime.stream(
             self.conversation.messages,
             sampling=self.sampling,
+            reuse=True,
             on_decision=report.explain if self.explain else None,
         )
         try:
