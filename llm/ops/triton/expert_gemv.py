@@ -14,13 +14,14 @@ from torch.nn import functional
 
 from mmswap.llm.ops.triton import arch, configs
 from mmswap.llm.ops.triton.launch import Launcher, aligned
-from mmswap.llm.ops.triton.w4 import BLOCK, group_constants, row_sums, unfit
+from mmswap.llm.ops.triton.w4 import BLOCK, group_constants, row_sums, together, unfit
 
 
 @triton.jit
 def expert_gemv(
     x_ptr, experts_ptr, words_ptr, scales_ptr, zeros_ptr, bias_ptr, y_ptr, x_stride, outputs, columns, blocks, groups,
-    BIAS: tl.constexpr, GROUP: tl.constexpr, SPAN: tl.constexpr, BN: tl.constexpr, BW: tl.constexpr, MATH: tl.constexpr,
+    BIAS: tl.constexpr, GROUP: tl.constexpr, SPAN: tl.constexpr, TOGETHER: tl.constexpr,
+    BN: tl.constexpr, BW: tl.constexpr, MATH: tl.constexpr,
 ):  # fmt: skip
     """y[a, n] of the a-th chosen expert. One program: BN outputs of one expert."""
     a = tl.program_id(0)
@@ -30,7 +31,7 @@ def expert_gemv(
     sums = row_sums(
         x_ptr + a * x_stride, words_ptr + first * (blocks * 16),
         scales_ptr + first * groups, zeros_ptr + first * groups,
-        row, 0, 1, 0, columns, blocks, groups, GROUP, SPAN, 1, BN, BW, MATH,
+        row, 0, 1, 0, columns, blocks, groups, GROUP, SPAN, TOGETHER, 1, BN, BW, MATH,
     )  # fmt: skip
     y = tl.sum(sums[0], axis=1)
     if BIAS:
@@ -80,7 +81,10 @@ def run(
             x, experts.contiguous(), words, scales, zeros, x if bias is None else bias.contiguous(), y,
             0 if x.shape[0] == 1 else x.stride(0), outputs, x.shape[1], padded // BLOCK, scales.shape[2],
         ),
-        (bias is not None, group, span, config.rows, config.columns, arch.pairs_math(found, x.dtype)),
+        (
+            bias is not None, group, span, together(scales, zeros, group),
+            config.rows, config.columns, arch.pairs_math(found, x.dtype),
+        ),
         config.warps,
     )  # fmt: skip
     return y

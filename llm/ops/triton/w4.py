@@ -37,6 +37,12 @@ def group_constants(group_size: int, padded: int) -> tuple[int, int]:
     return group_size, 2 if group_size % 64 == 0 else 1
 
 
+def together(scales: Tensor, zeros: Tensor, group: int) -> bool:
+    """A block's scales can be loaded in one number: there are 2 or 4 of 16 bits, at an address for it."""
+    whole = group in (32, 64) and scales.element_size() == 2
+    return whole and scales.data_ptr() % 8 == 0 and zeros.data_ptr() % 4 == 0
+
+
 @triton.jit
 def group_index(block, place, PART: tl.constexpr, SPAN: tl.constexpr, GROUP: tl.constexpr):
     """Index of the scale of word `place` in `block`, for its pairs SPAN * PART and on."""
@@ -84,9 +90,22 @@ def _quarters(values):
 
 
 @triton.jit
+def _block_groups(scales_ptr, zeros_ptr, group_at, block, there, GROUP: tl.constexpr, LAST: tl.constexpr):
+    """The 2 or 4 scales of a block in one number, and its zero points in another."""
+    EACH: tl.constexpr = 128 // GROUP
+    scales = scales_ptr.to(tl.pointer_type(tl.int64 if EACH == 4 else tl.int32), bitcast=True)
+    zeros = zeros_ptr.to(tl.pointer_type(tl.int32 if EACH == 4 else tl.int16), bitcast=True)
+    at = group_at // EACH + block[None, :]
+    if LAST:
+        return tl.load(scales + at, mask=there, other=0), tl.load(zeros + at, mask=there, other=0)
+    else:
+        return tl.load(scales + at), tl.load(zeros + at)
+
+
+@triton.jit
 def _step(
     accs, x_ptr, x_rows, words_ptr, scales_ptr, zeros_ptr, word_at, group_at, x_at, b, blocks, pairs,
-    GROUP: tl.constexpr, SPAN: tl.constexpr, LAST: tl.constexpr, MATH: tl.constexpr,
+    GROUP: tl.constexpr, SPAN: tl.constexpr, TOGETHER: tl.constexpr, LAST: tl.constexpr, MATH: tl.constexpr,
 ):  # fmt: skip
     """`accs` plus the products of the blocks from `b` on. LAST: columns that are not there are 0, and are not read.
 
@@ -106,14 +125,21 @@ def _step(
     scales_ptr += _groups_before(b, STEP, GROUP)
     zeros_ptr += _groups_before(b, STEP, GROUP)
     block = quad // 4 + _blocks_after(b, STEP, GROUP)
+    if TOGETHER:
+        all_scales, all_zeros = _block_groups(scales_ptr, zeros_ptr, group_at, block, there, GROUP, LAST)
     for part in tl.static_range(4 // SPAN):
-        group = group_at + group_index(block, quad % 4 * 4, part, SPAN, GROUP)[None, :]
-        if LAST:
-            s = tl.load(scales_ptr + group, mask=there, other=0.0).to(tl.float32)
-            z = tl.load(zeros_ptr + group, mask=there, other=0).to(tl.int32)
+        if TOGETHER:
+            s = ((all_scales >> (16 * part)) & 0xFFFF).to(tl.uint16)
+            s = s.to(scales_ptr.dtype.element_ty, bitcast=True).to(tl.float32)
+            z = ((all_zeros >> (8 * part)) & 0xFF).to(tl.int32)
         else:
-            s = tl.load(scales_ptr + group).to(tl.float32)
-            z = tl.load(zeros_ptr + group).to(tl.int32)
+            group = group_at + group_index(block, quad % 4 * 4, part, SPAN, GROUP)[None, :]
+            if LAST:
+                s = tl.load(scales_ptr + group, mask=there, other=0.0).to(tl.float32)
+                z = tl.load(zeros_ptr + group, mask=there, other=0).to(tl.int32)
+            else:
+                s = tl.load(scales_ptr + group).to(tl.float32)
+                z = tl.load(zeros_ptr + group).to(tl.int32)
         sums = _nothing(len(accs), ws[0].shape)
         for i in tl.static_range(SPAN):
             x4s = ()
@@ -148,12 +174,13 @@ def _nothing(M: tl.constexpr, SHAPE: tl.constexpr):
 @triton.jit
 def row_sums(
     x_ptr, words_ptr, scales_ptr, zeros_ptr, row, first, rows, x_stride, columns, blocks, groups,
-    GROUP: tl.constexpr, SPAN: tl.constexpr, M: tl.constexpr, BN: tl.constexpr, BW: tl.constexpr, MATH: tl.constexpr,
+    GROUP: tl.constexpr, SPAN: tl.constexpr, TOGETHER: tl.constexpr,
+    M: tl.constexpr, BN: tl.constexpr, BW: tl.constexpr, MATH: tl.constexpr,
 ):  # fmt: skip
     """M float32 [BN, BW / 4]; their sums are weight row `row[n]` times input row `first + m`. `columns` is even."""
     c = tl.arange(0, BW)
     word_at = (row * (blocks * 16))[:, None] + c[None, :]
-    group_at = (row * groups)[:, None]
+    group_at = (row * (blocks * (128 // GROUP) if TOGETHER else groups))[:, None]
     x_at = (row * 0)[:, None] + (c // 16 * 64 + c % 16)[None, :]  # as wide as the words: one layout for both
     x_rows = ()
     for m in tl.static_range(M):
@@ -168,11 +195,11 @@ def row_sums(
     for b in range(0, whole, STEP):
         accs = _step(
             accs, x, x_rows, words_ptr, scales_ptr, zeros_ptr, word_at, group_at, x_at, b, blocks, columns // 2,
-            GROUP, SPAN, False, MATH,
+            GROUP, SPAN, TOGETHER, False, MATH,
         )  # fmt: skip
     if whole < blocks:
         accs = _step(
             accs, x, x_rows, words_ptr, scales_ptr, zeros_ptr, word_at, group_at, x_at, whole, blocks, columns // 2,
-            GROUP, SPAN, True, MATH,
+            GROUP, SPAN, TOGETHER, True, MATH,
         )  # fmt: skip
     return accs

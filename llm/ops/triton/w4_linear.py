@@ -14,7 +14,7 @@ from torch.nn import functional
 from mmswap.llm.ops.triton import arch, configs
 from mmswap.llm.ops.triton.dequantise import dequantised
 from mmswap.llm.ops.triton.launch import Launcher, aligned, power_of_two
-from mmswap.llm.ops.triton.w4 import BLOCK, group_constants, unfit
+from mmswap.llm.ops.triton.w4 import BLOCK, group_constants, together, unfit
 from mmswap.llm.ops.triton.w4_gemv import w4_gemv
 from mmswap.llm.ops.triton.w4_small import w4_small
 
@@ -66,6 +66,7 @@ def run(
     found = arch.card(x.device)
     math = arch.pairs_math(found, x.dtype)
     group, span = group_constants(group_size, padded)
+    how = (bias is not None, group, span, together(scales, zeros, group))
     last = (outputs, columns, padded // BLOCK, scales.shape[1])
     held = flat if bias is None else bias.contiguous()
     if rows == 1:
@@ -73,7 +74,7 @@ def run(
         _gemv(
             (-(-outputs // config.rows), 1, 1),
             (flat, words, scales, zeros, held, y, *last),
-            (bias is not None, group, span, config.rows, config.columns, math),
+            (*how, config.rows, config.columns, math),
             config.warps,
         )
         return y
@@ -81,7 +82,7 @@ def run(
     _small(
         (-(-rows // config.inputs), -(-outputs // config.rows), 1),
         (flat, words, scales, zeros, held, y, rows, flat.stride(0), *last),
-        (bias is not None, group, span, config.inputs, config.rows, config.columns, math),
+        (*how, config.inputs, config.rows, config.columns, math),
         config.warps,
     )
     return y

@@ -12,7 +12,7 @@ from mmswap.llm.ops.triton.w4 import row_sums
 @triton.jit
 def w4_small(
     x_ptr, words_ptr, scales_ptr, zeros_ptr, bias_ptr, y_ptr, rows, x_stride, outputs, columns, blocks, groups,
-    BIAS: tl.constexpr, GROUP: tl.constexpr, SPAN: tl.constexpr,
+    BIAS: tl.constexpr, GROUP: tl.constexpr, SPAN: tl.constexpr, TOGETHER: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BW: tl.constexpr, MATH: tl.constexpr,
 ):  # fmt: skip
     """One program: BM input rows (first in the grid, so that those of the same weights run together), BN outputs."""
@@ -21,7 +21,7 @@ def w4_small(
     row = tl.minimum(n, outputs - 1)
     sums = row_sums(
         x_ptr, words_ptr, scales_ptr, zeros_ptr, row, first, rows, x_stride, columns, blocks, groups,
-        GROUP, SPAN, BM, BN, BW, MATH,
+        GROUP, SPAN, TOGETHER, BM, BN, BW, MATH,
     )  # fmt: skip
     for m in tl.static_range(BM):
         y = tl.sum(sums[m], axis=1)

@@ -12,6 +12,7 @@ import json
 import sys
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -30,6 +31,7 @@ from torch import Tensor
 from mmswap.llm.ops import OPS, kv_reference, triton
 from mmswap.llm.ops.triton import arch
 from mmswap.llm.ops.triton.arch import Card
+from mmswap.llm.ops.triton.w4 import together
 
 DRAWS = {"w4a16": 10, "linear": 10, "kv_store": 12, "decode_attention": 12}
 FEWEST = 6
@@ -64,7 +66,14 @@ def checks() -> dict[str, Callable[[], int]]:
         for dtype in HALVES:
             kind = str(dtype).removeprefix("torch.")
             found[f"assembly-{name}-{kind}"] = lambda card=card, dtype=dtype: _assembly(card, dtype)
-    return {**found, "groups": _groups, "fp8-codes": _fp8_codes, "entry": _entry, "many-rows": _pieces}
+    return {
+        **found,
+        "groups": _groups,
+        "scales-of-a-block": _scales_of_a_block,
+        "fp8-codes": _fp8_codes,
+        "entry": _entry,
+        "many-rows": _pieces,
+    }
 
 
 def _agrees(op: str, dtype: torch.dtype) -> int:
@@ -147,6 +156,22 @@ def _groups() -> int:
             torch.randn(1, 336).half(), weight.words, weight.scales, weight.zeros, None, None, 336, group
         )
         assert why == f"groups of {group} columns are no multiple of 16"
+    return taken
+
+
+def _scales_of_a_block() -> int:
+    """Groups of 32 and 64 have the scales of a block loaded in one number, where they are 16 bits at such an address."""
+    taken = 0
+    for group in (32, 64):
+        for dtype in (*HALVES, torch.float32):
+            for moved in (False, True):
+                weight = packed4(9, 464, Random("block"), group=group)
+                scales, zeros = weight.scales.to(dtype), weight.zeros
+                if moved:
+                    zeros = torch.cat((zeros.new_zeros(1), zeros.flatten()))[1:].view_as(zeros)
+                assert together(scales, zeros, group) == (dtype in HALVES and not moved)
+                _linear4(torch.randn(1, 464).half(), replace(weight, scales=scales, zeros=zeros))
+                taken += 1
     return taken
 
 

@@ -63,7 +63,8 @@ def unfit(rows: list[Row]) -> list[str]:
         faults = [name for name in ("spills", "scratch") if int(row[name])]
         if row["kernel"] in ("w4_gemv", "w4_small", "expert_gemv"):
             faults += ["LDS in the loop"] if int(row["shared_in_loop"]) else []
-            faults += ["narrow loads"] if {"32", "64"} & set(loads) or "128" not in loads else []
+            narrow = "TOGETHER=True" not in row["constants"] and {"32", "64"} & set(loads)
+            faults += ["narrow loads"] if narrow or "128" not in loads else []
         if row["kernel"] in ("w4_gemv", "expert_gemv"):
             faults += ["registers"] if int(row["registers"]) > MOST_REGISTERS else []
         if row["case"] in GEMV and row["target"].startswith("gfx"):
