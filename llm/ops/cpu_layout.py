@@ -9,7 +9,7 @@ processor, so the layout is made at load, never saved; `nibbles` finds the order
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
@@ -24,7 +24,7 @@ ROWS = 16
 """torch takes rows in whole multiples of this."""
 
 _PIECE = 1 << 22  # codes that are widened to int32 at a time
-_CODES = 1 << 18  # codes that are taken apart at a time: they stay in the processor's cache
+_CODES = 1 << 17  # codes that are taken apart at a time: they stay in the processor's cache
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,12 +110,39 @@ def dequantise(packed: Tensor, scale_zero: Tensor, group_size: int, dtype: torch
     """
     out, k = packed.shape[0], packed.shape[1] * 2
     weight = torch.empty(k, out, dtype=dtype, device=packed.device)
-    scales, zeros = (part.contiguous().to(dtype).unsqueeze(1) for part in scale_zero.unbind(-1))  # [k / group, 1, out]
-    for rows, codes in _taken_apart(packed):
-        numbers = codes.sub_(MIDDLE).view(torch.int8).to(dtype).view(-1, group_size, rows.stop - rows.start)
-        into = weight.view(-1, group_size, out)[..., rows]
-        torch.addcmul(zeros[..., rows], numbers, scales[..., rows], out=into)
+    for start, stop, halves in _runs(packed):
+        scales, zeros = (halves(part[..., start:stop]).float() for part in scale_zero.unbind(-1))
+        stored = packed[start:stop].reshape(scales.shape[1], k, -1).transpose(0, 1)
+        _unpack(stored, scales, zeros, group_size, halves(weight[:, start:stop]))
     return weight.t()
+
+
+def _unpack(stored: Tensor, scales: Tensor, zeros: Tensor, group_size: int, into: Tensor) -> None:
+    """Bytes [k, blocks, b / 2] -> `into` [k, blocks, 2, b / 2], some groups at a time; rows of both are long."""
+    k, blocks, half = stored.shape
+    wide = blocks * half
+    scales, zeros = (part.transpose(1, 2).reshape(-1, 2, 1, wide).transpose(0, 1) for part in (scales, zeros))
+    step = max(1, _CODES // (group_size * wide)) * group_size
+    numbers = torch.empty(min(step, k), wide, device=stored.device)
+    for start in range(0, k, step):
+        rows, groups = slice(start, start + step), slice(start // group_size, (start + step) // group_size)
+        octets = stored[rows].contiguous()
+        for place, nibbles in enumerate((octets & 15, octets >> 4)):
+            part = numbers[: len(octets)].copy_(nibbles.sub_(MIDDLE).view(torch.int8).view(-1, wide))
+            grouped = part.view(-1, group_size, wide)
+            torch.addcmul(zeros[place, groups], grouped, scales[place, groups], out=grouped)
+            into[rows, :, place].copy_(part.view(-1, blocks, half))
+
+
+def _runs(packed: Tensor) -> Iterator[tuple[int, int, Callable[[Tensor], Tensor]]]:
+    """Rows from and to, and how [..., rows] is seen as [..., blocks, 2, b / 2]: those in low nibbles, those in high."""
+    out, block = len(packed), nibbles()
+    assert block is not None
+    whole = out // block * block
+    if whole:
+        yield 0, whole, lambda rows: rows.view(*rows.shape[:-1], -1, 2, block // 2)
+    if whole < out:
+        yield whole, out, lambda rows: rows.view(*rows.shape[:-1], 1, -1, 2).transpose(-1, -2)
 
 
 def codes(packed: Tensor) -> Tensor:
