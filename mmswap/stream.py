@@ -216,8 +216,7 @@ def _why(prepared: Prepared) -> str:
 
 def _image_reports(prepared: Prepared, encoded: Encoded | None) -> tuple[ImageReport, ...]:
     if encoded is None:  # none, or none that was encoded
-        none = {"encode_ms": 0.0, "peak_predicted": 0, "peak_measured": 0}
-        return tuple(ImageReport(one.width, one.height, one.patches, one.tokens, **none) for one in prepared.images)
+        return tuple(ImageReport(one.width, one.height, one.patches, one.tokens, 0.0, 0, 0) for one in prepared.images)
     patches = sum(image.patches for image in prepared.images) or 1
     return tuple(
         ImageReport(

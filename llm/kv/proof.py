@@ -44,7 +44,7 @@ def cannot_go_on(model: Any, caching: Caching) -> str | None:
 
 
 def _inputs(model: Any) -> dict[str, Tensor]:
-    weight = find_parts(model).embeddings.weight
+    weight: Any = find_parts(model).embeddings.weight
     ids = torch.arange(TOKENS, device=weight.device)[None] + int(weight.shape[0]) // 3
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
