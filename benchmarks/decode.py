@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from mmswap.bench import Machine, append, copy_rate, spread
 from mmswap.bench.traffic import weight_bytes
@@ -34,6 +34,7 @@ from mmswap.llm.ops import backends
 from mmswap.llm.parts import find_parts
 from mmswap.llm.quant import QuantLinear
 from mmswap.llm.rounding import Rounding
+from mmswap.llm.text_model import load_text_model
 
 OUT = Path(__file__).with_suffix(".csv")
 PROMPT = 32
@@ -50,8 +51,7 @@ def build(name: str, device: torch.device) -> Any:
         if spec is None or not spec.submodule_search_locations:
             raise SystemExit("smollm2-135m needs: pip install 'mmswap[test]'")
         (file,) = Path(spec.submodule_search_locations[0]).glob("*.gguf")
-        model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.bfloat16)
-        return model.to(device).eval().requires_grad_(False)
+        return load_text_model(file, dtype=torch.bfloat16).to(device)
     hidden, inner, layers, heads, kv_heads, tied = SHAPES[name]
     config = Qwen2Config(
         hidden_size=hidden,

@@ -28,13 +28,15 @@ class Attention:
 
     Attributes:
         index: of the layer in the cache.
-        heads, head_dim: of the query.
+        heads, head_dim: of the query. kv_heads, value_dim: of keys and values.
         rope: which of the step's pairs (cos, sin) it turns by; None: it does not turn.
     """
 
     index: int
     heads: int
     head_dim: int
+    kv_heads: int
+    value_dim: int
     q: Linear
     k: Linear
     v: Linear
@@ -50,19 +52,18 @@ class Attention:
 
     def __call__(self, h: Tensor, step: Any) -> Tensor:
         """`h [B,1,H]` -> `[B,1,H]`; the token's key and value go into `step.cache`."""
-        batch = h.shape[0]
-        q = self.q(h).view(batch, 1, self.heads, self.head_dim)
-        k = self.k(h).view(batch, 1, -1, self.head_dim)
-        v = self.v(h).view(batch, 1, k.shape[2], -1)
+        batch = h.shape[0]  # one token: [B, 1, heads * D] and [B, heads, 1, D] are the same bytes
+        q = self.q(h).view(batch, self.heads, 1, self.head_dim)
+        k = self.k(h).view(batch, self.kv_heads, 1, self.head_dim)
+        v = self.v(h).view(batch, self.kv_heads, 1, self.value_dim)
         if self.q_norm is not None:
             q = self.q_norm(q)
         if self.k_norm is not None:
             k = self.k_norm(k)
-        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         if self.turn is not None:
-            q, k = self.turn(q, k, *step.ropes[self.rope])
-        seen = step.attend(self, q, k, v)
-        return self.o(seen.reshape(batch, 1, -1))
+            cos, sin = step.ropes[self.rope]
+            q, k = self.turn(q, k, cos, sin)
+        return self.o(step.attend(self, q, k, v).view(batch, 1, -1))
 
 
 def attention_of(call: Call, sighting: Sighting, ropes: list[Any]) -> Attention:
@@ -99,6 +100,8 @@ def attention_of(call: Call, sighting: Sighting, ropes: list[Any]) -> Attention:
         index=int(getattr(module, "layer_idx", -1)),
         heads=look.query.shape[1],
         head_dim=width,
+        kv_heads=look.key.shape[1],
+        value_dim=look.value.shape[-1],
         q=linear_of(projections[0]),
         k=linear_of(projections[1]),
         v=linear_of(projections[2]),

@@ -44,14 +44,14 @@ class State:
         self.ropes: list[Pair] = []
         self.own = direct and isinstance(cache, KvCache) and not cache.kept
         self._ahead = 0
-        self._looks: dict[int, Any] = {}
+        self._runs: dict[tuple[str, int], Any] = {}
 
     def put(self, *tokens: int) -> None:
         """Take the next token of each row in: room is made for it, and its numbers are written to the card."""
         if self.own and self.tokens + 1 > self.cache.capacity:
             self.settle()
             self.cache.grow(self.tokens + 1)
-            self._looks.clear()
+            self._runs.clear()
         self._control.copy_(torch.tensor([self.position, self.tokens, self.tokens + 1, *tokens], dtype=torch.int32))
         self.tokens += 1
         self.position += 1
@@ -60,20 +60,27 @@ class State:
     def attend(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Store the token's key and value and look at all that there are: q [B,Hq,1,D] -> [B,Hq,1,Dv]."""
         held = self.cache.layers[layer.index]
-        scales: tuple[Tensor | None, Tensor | None] = (None, None)
-        if self.own:
-            if held.keys is None:
-                held.lazy_initialization(k, v)
-            keys, values, scales = held.keys, held.values, (held.k_scale, held.v_scale)
-            given = (k, v, keys, values, self.start, held.k_offset, *scales)
-            self._call("kv_store", layer.index, given)
-        else:
+        if not self.own:
             keys, values = held.update(k, v)
             if 0 < layer.window < keys.shape[2]:  # a cache that does not forget
                 keys, values = keys[:, :, -layer.window :], values[:, :, -layer.window :]
-        look = (q, keys, values, self.length, layer.scale, layer.soft_cap, *scales, layer.sinks, None)
-        found: Tensor = self._call("decode_attention", ~layer.index, look)
-        return found
+            look = (q, keys, values, self.length, layer.scale, layer.soft_cap, None, None, layer.sinks, None)
+            return self._chosen("decode_attention", layer.index, look)(*look)
+        if held.store is None:
+            held.lazy_initialization(k, v)
+        store = held.store
+        put = (k, v, store.keys, store.values, self.start, store.k_offset, store.k_scale, store.v_scale)
+        look = (q, store.keys, store.values, self.length, layer.scale, layer.soft_cap, store.k_scale, store.v_scale)
+        look = (*look, layer.sinks, None)
+        self._chosen("kv_store", layer.index, put)(*put)
+        return self._chosen("decode_attention", layer.index, look)(*look)
+
+    def _chosen(self, op: str, index: int, given: tuple[Any, ...]) -> Any:
+        """The op, chosen once for each layer."""
+        run = self._runs.get((op, index))
+        if run is None:
+            run = self._runs[op, index] = bind(op, *given)
+        return run
 
     def addresses(self) -> tuple[int, ...]:
         """Where everything lies that a captured step finds by its address; empty while the cache has no slots."""
@@ -87,10 +94,3 @@ class State:
         if self.own and self._ahead:
             self.cache.advance(self._ahead)
         self._ahead = 0
-
-    def _call(self, op: str, key: int, given: tuple[Any, ...]) -> Any:
-        """The op, chosen once for each layer."""
-        run = self._looks.get(key)
-        if run is None:
-            run = self._looks[key] = bind(op, *given)
-        return run(*given)
