@@ -84,10 +84,13 @@ def rotary(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, sections: Sequence[in
     if sections:
         cos, sin = reference.of_axes(cos, sections), reference.of_axes(sin, sections)
     heads, width = q.shape[1], cos.shape[-1]
+    sin = sin * _signs(width // 2, sin.dtype)
+    if cos.shape[0] != 1:  # else [1, T, R] stands beside [heads, T, R] as it is
+        cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
     both = torch.cat((q, k), 1)
     turning = both if width == both.shape[-1] else both[..., :width]
     exchanged = turning.roll(width // 2, -1)
-    turning.mul_(cos.unsqueeze(1)).addcmul_(exchanged, (sin * _signs(width // 2, sin.dtype)).unsqueeze(1))
+    turning.mul_(cos).addcmul_(exchanged, sin)
     return both[:, :heads].contiguous(), both[:, heads:].clone()  # two results may not share their memory
 
 
