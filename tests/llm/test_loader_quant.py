@@ -15,10 +15,11 @@ from safetensors.torch import load_file, save_file
 
 from mmswap.errors import ModelError
 from mmswap.llm.loader import load_model
+from mmswap.llm.loading import Rounded4
 from mmswap.llm.quant import QuantLinear, QuantStack
 
 NEW = 8
-FAMILIES = ("qwen2_5_vl", "qwen3_vl", "gemma3", "llava", "mllama", "qwen3_vl_moe", "idefics3")
+FAMILIES = ("qwen2_5_vl", "qwen3_vl", "gemma3", "llava", "mllama", "qwen3_vl_moe", "idefics3", "glm4v")
 
 
 def answer(name: str, model: Any) -> list[int]:
@@ -49,9 +50,36 @@ def test_every_family_answers_as_its_plain_twin(name: str, kind: str, tmp_path: 
     packed = check(name, tmp_path)
     linears = [module for module in packed.modules() if isinstance(module, QuantLinear)]
     stacks = [module for module in packed.modules() if isinstance(module, QuantStack)]
-    assert len(linears) == 2 * (4 if stacks else 7)
+    assert len(linears) == 2 * (4 if stacks else 6 if name == "glm4v" else 7)
     assert len(stacks) == (4 if name == "qwen3_vl_moe" else 0)
     assert not hasattr(packed.config, "quantization_config")
+
+
+@pytest.mark.parametrize("name", ["glm4v_moe", "qwen3_5_moe"])
+@pytest.mark.parametrize("kind", ["awq", "gptq_act"])
+def test_experts_that_transformers_merges_are_merged_in_4_bits(name: str, kind: str, tmp_path: Path) -> None:
+    quant_folders.write(tmp_path, name, kind, layers=4)
+    packed = check(name, tmp_path)
+    stacks = [module for module in packed.modules() if isinstance(module, QuantStack)]
+    assert stacks
+    assert all((stack.order is not None) == (kind == "gptq_act") for stack in stacks)
+
+
+@pytest.mark.parametrize("name", ["glm4v", "glm4v_moe", "qwen3_5_moe", "aria", "lfm2_vl", "florence2", "gemma4"])
+def test_rounding_is_the_same_as_rounded_plain_weights(name: str, tmp_path: Path) -> None:
+    plain = families.build(name)
+    plain.save_pretrained(tmp_path)
+    before = logits(name, plain)
+    rounded = load_model(tmp_path, quantize=Rounded4())
+    for path, module in rounded.named_modules():
+        if isinstance(module, QuantLinear):
+            plain.get_submodule(path).weight.data = module.dequantise(torch.float32)
+        elif isinstance(module, QuantStack):
+            home, _, attribute = path.rpartition(".")
+            getattr(plain.get_submodule(home), attribute).data = module.dequantise(torch.float32).contiguous()
+    wanted = logits(name, plain)
+    torch.testing.assert_close(logits(name, rounded), wanted, rtol=1e-3, atol=1e-3)
+    assert not torch.allclose(wanted, before, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize(
