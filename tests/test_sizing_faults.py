@@ -12,6 +12,7 @@ from mmswap.card.known import known_card
 from mmswap.errors import ModelError, OptionError
 from mmswap.runtime import carried_model
 from mmswap.sizing import Wish, room_of, size_up
+from mmswap.sizing.memory import remembered
 from mmswap.sizing.planner import Planner
 
 
@@ -96,3 +97,11 @@ def test_several_pictures_do_not_look_at_each_other() -> None:
     prompt = Planner(blueprint, room_of("sim:1GiB"), Wish(200, 150, images=70, context=512)).prompt
     assert prompt.largest(512, 1) == tokens
     assert prompt.largest(512, tokens + 20) == tokens + 20
+
+
+def test_the_largest_picture_counts_colours_and_no_masks() -> None:
+    """SmolVLM was said to see 2725x2725 of a picture: the bytes of its masks were taken for colours of its 17 tiles."""
+    room = room_of("RX 7900 XT")
+    limits = size_up(remembered("smolvlm-256m", room), room, Wish()).limits
+    assert limits.image == limits.image_with_window == (2111, 2111)
+    assert 2111**2 == pytest.approx(17 * 512**2, rel=1e-4)
