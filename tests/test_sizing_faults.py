@@ -104,4 +104,4 @@ def test_the_largest_picture_counts_colours_and_no_masks() -> None:
     room = room_of("RX 7900 XT")
     limits = size_up(remembered("smolvlm-256m", room), room, Wish()).limits
     assert limits.image == limits.image_with_window == (2111, 2111)
-    assert 2111**2 == pytest.approx(17 * 512**2, rel=1e-4)
+    assert abs(2111**2 - 17 * 512**2) < 2111  # all of the tiles, and hardly more
