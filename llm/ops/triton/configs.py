@@ -53,7 +53,7 @@ _LARGE: dict[str, tuple[Config, ...]] = {
     "expert_gemv": (Config(64, 32, 1),),
     "gemv": (Config(64, 128, 1),),
     "dequantise": (Config(64, 128, 1),),
-    "decode_attention": (Config(4, 64, 1),),
+    "decode_attention": (Config(4, 8, 1),),
 }
 """For the interpreter, whose time goes by programs."""
 

@@ -160,7 +160,7 @@ def _groups() -> int:
 
 
 def _scales_of_a_block() -> int:
-    """Groups of 32 and 64 have the scales of a block loaded in one number, where they are 16 bits at such an address."""
+    """Groups of 32 and 64: the scales of a block are loaded in one number, if they are 16 bits and lie so."""
     taken = 0
     for group in (32, 64):
         for dtype in (*HALVES, torch.float32):
