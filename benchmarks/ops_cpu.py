@@ -4,7 +4,8 @@
     python benchmarks/ops_cpu.py --threads 2
 
 Times are microseconds of one call: p20, p50, p80. `dispatch` is what `torch.ops.mmswap` and the choice of a backend add
-to a call. `int4pack` rows by M show from where on unpacking the weight wins.
+to a call. `int4pack` rows by M show from where on unpacking the weight wins. `load`: processes that wanted to run, of
+others too; where they were more than the cores, p20 of calls below a millisecond is what to trust.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import csv
 import datetime
+import os
 import platform
 import time
 from collections.abc import Callable, Iterator
@@ -30,7 +32,21 @@ from mmswap.llm.ops.trial import sample
 from mmswap.llm.quant import pack
 
 HERE = Path(__file__).parent
-COLUMNS = ("date", "device", "torch", "python", "threads", "op", "shape", "dtype", "how", "p20_us", "p50_us", "p80_us")
+COLUMNS = (
+    "date",
+    "device",
+    "torch",
+    "python",
+    "threads",
+    "load",
+    "op",
+    "shape",
+    "dtype",
+    "how",
+    "p20_us",
+    "p50_us",
+    "p80_us",
+)
 MODELS = {"0.13B": (576, 9, 3, 64, 1536, 49152), "0.5B": (896, 14, 2, 64, 4864, 151936)}
 SLOTS, HELD = 1024, 300
 SECONDS = 0.12
@@ -177,6 +193,7 @@ def main() -> None:
             groups = [f(name, dtype) for name in MODELS for f in (small_ops, linears)]
             groups += [many_rows(), dispatch()] if dtype == torch.bfloat16 else []
             for op, shape, how, call in (row for group in groups for row in group):
+                same["load"] = f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
                 p20, p50, p80 = (f"{value:.1f}" for value in timed(call))
                 row = same | {"op": op, "shape": shape, "dtype": str(dtype)[6:], "how": how}
                 writer.writerow(row | {"p20_us": p20, "p50_us": p50, "p80_us": p80})
