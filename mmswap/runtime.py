@@ -141,6 +141,7 @@ class Runtime:
         *,
         on_text: Callable[[str], None] | None = None,
         sampling: SamplingConfig | None = None,
+        reuse: bool = False,
         **options: Any,
     ) -> Answer:
         """Answer one prompt: a text with pictures, or a whole conversation as a list of messages (see `open_messages`).
@@ -148,6 +149,7 @@ class Runtime:
         Args:
             images: paths, bytes, PIL images or data URIs; only beside a text.
             on_text: called with every piece of the answer as it comes.
+            reuse: as of `stream`: this is a turn of a chat that goes on.
             sampling: how tokens are chosen; or single fields of `SamplingConfig` as keywords.
         """
         if isinstance(prompt, str):
@@ -160,7 +162,7 @@ class Runtime:
             raise OptionError("images= goes with a text; in a list of messages pictures are parts of the messages.")
         else:
             messages = prompt
-        stream = self.stream(messages, sampling=sampling or SamplingConfig(**options))
+        stream = self.stream(messages, sampling=sampling or SamplingConfig(**options), reuse=reuse)
         with closing(stream):  # an `on_text` that raises must not leave the turn taken
             for piece in stream:
                 if on_text is not None:

@@ -13,6 +13,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 SCRIPTS = {
     "ask_about_a_picture.py": (["--card", "sim:1GiB"], "Nothing is evicted because"),
     "window_on_any_module.py": ([], "evict"),
+    "four_bits_and_two_turns.py": (["--kv", "int8"], "70 tokens, 55 of them kept"),
 }
 
 
