@@ -23,6 +23,8 @@ from mmswap.llm.fast.replace import replace
 from mmswap.llm.graph import open_graph
 from mmswap.llm.ops import threads
 from mmswap.llm.ops.backends import AUTO, missing, use
+from mmswap.llm.ops.schema import ACTIVATIONS
+from mmswap.llm.ops.trial import verify
 from mmswap.llm.parts import Parts
 from mmswap.llm.sdpa import Kernels, choose
 
@@ -73,6 +75,7 @@ def force_backend(name: str, card: Card, say: Say) -> None:
 
 def open_decoding(model: Any, parts: Parts, card: Card, config: RunConfig, open_cache: OpenCache, say: Say) -> Decoding:
     """Choose, for a model that is in its place and whole."""
+    _try_ops(model, card, say)
     kernels = _kernels(model, card, config, say)
     if config.decode == "model":
         say("Decode: through the model's own forward, because --decode model was given.")
@@ -88,6 +91,14 @@ def open_decoding(model: Any, parts: Parts, card: Card, config: RunConfig, open_
     how = "as a captured graph" if eager is None else f"not captured, because {eager}"
     say(f"Decode: part by part, {how}; {STEPS} tokens came out as from the model's own forward. {lean.describe()}")
     return Decoding(step, _threads(card, _again(lean, open_cache), say), kernels)
+
+
+def _try_ops(model: Any, card: Card, say: Say) -> None:
+    """An op that fails on this card, or is wrong, is computed by the next backend."""
+    dtype = model.get_input_embeddings().weight.dtype
+    for lost in verify(card.device, dtype) if dtype in ACTIVATIONS else ():
+        _LOG.warning("%s", lost)
+        say(f"Ops: {lost}")
 
 
 def _kernels(model: Any, card: Card, config: RunConfig, say: Say) -> Kernels | None:

@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import families
 import pytest
 import torch
 from cases import HERE
 
+from mmswap.card import open_card
+from mmswap.config import RunConfig
+from mmswap.llm.decoding import open_decoding
+from mmswap.llm.kv.caching import decide
 from mmswap.llm.ops import backends, cpu, resolve, use
 from mmswap.llm.ops.backends import Implementation
 from mmswap.llm.ops.trial import ops_on, sample, table, trial, verify
+from mmswap.llm.parts import find_parts
 
 CPU = torch.device("cpu")
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -67,3 +73,14 @@ def test_a_trial_leaves_the_random_numbers_alone() -> None:
     before = torch.get_rng_state()
     trial("rotary", CPU, torch.float32)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_model_is_loaded_with_what_is_left(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    planted(monkeypatch, "rms_norm", lambda x, *_: torch.zeros_like(x))
+    model, said = families.build("qwen2_vl"), []
+    caching = decide(model, "auto")
+    open_decoding(model, find_parts(model), open_card("cpu"), RunConfig(), caching.open, said.append)
+    lost = "rms_norm is not computed by cpu: it is off by 1 of the largest value."
+    assert said[0] == f"Ops: {lost}"
+    assert lost in caplog.text
+    assert any("part by part" in sentence for sentence in said)
