@@ -90,6 +90,7 @@ def load_tensors(
     if options.prepare is not None:
         options.prepare(skeleton)
     foreseen = _foreseen(skeleton, packing, rounding)
+    shapes = {name: parameter.shape for name, parameter in skeleton.named_parameters()}
     del skeleton
 
     def prepare(model: Any) -> None:
@@ -119,7 +120,7 @@ def load_tensors(
             model, told = kind.from_pretrained(None, state_dict=plain, quantization_config=hook.config(), **more)
         except (OSError, ValueError, RuntimeError, ImportError, KeyError) as error:
             raise ModelError(f"{source} cannot be loaded as {config.model_type}: {first_sentence(error)}") from error
-    _complete(source, told)
+    _complete(source, told, shapes, model)
     packing.fill(model, lambda: count(done + 1, total - len(packing)))
     if rounding is not None:
         rounding.finish(model)
@@ -183,10 +184,15 @@ def _dressed(model: Any, source: Path) -> Any:
     return model
 
 
-def _complete(source: Path, told: Mapping[str, Iterable[Any]]) -> None:
+def _complete(
+    source: Path, told: Mapping[str, Iterable[Any]], shapes: Mapping[str, torch.Size], model: nn.Module
+) -> None:
     """Refuse random weights: a checkpoint that lacks a tensor, or holds one of another shape."""
     for kind, why in (("missing_keys", "lacks"), ("mismatched_keys", "has other shapes for")):
         keys = sorted(str(key[0] if isinstance(key, tuple) else key) for key in told.get(kind) or ())
+        if kind == "mismatched_keys":  # not every version of transformers looks at them
+            loaded = dict(model.named_parameters())
+            keys = keys or [name for name, shape in shapes.items() if name in loaded and loaded[name].shape != shape]
         if keys:
             more = f" and {len(keys) - 5} more" if len(keys) > 5 else ""
             raise ModelError(f"{source} {why} {', '.join(keys[:5])}{more}: these weights would be random.")

@@ -188,16 +188,17 @@ def _alone(model: nn.Module) -> Iterator[tuple[str, list[Any]]]:
             continue
         seen.add(where)
         turned = [Transpose(1, 2)] if getattr(module, "is_transposed", False) else []
-        rules = [WeightConverter(f"{where}.*.down_proj.weight", f"{where}.down_proj", [MergeModulelist(0), *turned])]
+        rules = [_rule([f"{where}.*.down_proj.weight"], f"{where}.down_proj", [MergeModulelist(0), *turned])]
         if "gate_up_proj" in module._parameters:
             pair = [f"{where}.*.gate_proj.weight", f"{where}.*.up_proj.weight"]
-            operations = [MergeModulelist(0), Concatenate(1), *turned]
-            rules.append(WeightConverter(pair, f"{where}.gate_up_proj", operations))
+            rules.append(_rule(pair, f"{where}.gate_up_proj", [MergeModulelist(0), Concatenate(1), *turned]))
         else:
-            rules.append(
-                WeightConverter(f"{where}.*.up_proj.weight", f"{where}.up_proj", [MergeModulelist(0), *turned])
-            )
+            rules.append(_rule([f"{where}.*.up_proj.weight"], f"{where}.up_proj", [MergeModulelist(0), *turned]))
         yield f"{name}.0.down_proj.weight", rules
+
+
+def _rule(sources: list[str], target: str, operations: list[Any]) -> Any:
+    return WeightConverter(source_patterns=sources, target_patterns=target, operations=operations)
 
 
 def _natural(name: str) -> list[Any]:
