@@ -6,7 +6,9 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from mmswap.doctor.surroundings import Surroundings
+import pytest
+
+from mmswap.hip_ext.surroundings import Surroundings
 
 
 class Machine:
@@ -44,3 +46,15 @@ class Machine:
         if isinstance(answer, str):
             return answer
         raise answer
+
+
+@pytest.fixture
+def windows(tmp_path: Path) -> Machine:
+    machine = Machine(tmp_path / "windows root", windows=True)
+    machine.environ |= {"ProgramFiles": r"C:\Program Files", "ProgramFiles(x86)": r"C:\Program Files (x86)"}
+    return machine
+
+
+@pytest.fixture
+def linux(tmp_path: Path) -> Machine:
+    return Machine(tmp_path / "linux root", windows=False)

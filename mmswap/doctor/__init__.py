@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mmswap.hip_ext.surroundings import Surroundings
 from mmswap.late import late
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from mmswap.doctor.examination import examine
     from mmswap.doctor.page import Page
     from mmswap.doctor.patient import Patient
-    from mmswap.doctor.surroundings import Surroundings
 
 __all__ = ["Check", "Discreet", "Page", "Patient", "Surroundings", "examine"]
 
@@ -28,7 +28,6 @@ __getattr__ = late(
         "Discreet": "discreet",
         "Page": "page",
         "Patient": "patient",
-        "Surroundings": "surroundings",
         "examine": "examination",
     },
 )

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmswap.doctor.arch import is_rdna
 from mmswap.doctor.check import Check, State, sentence
+from mmswap.hip_ext.arch import is_rdna
 from mmswap.units import GIB, format_bytes
 
 AOTRITON = "TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from mmswap.doctor import folders, toolchain
-from mmswap.doctor.arch import hip_arch
 from mmswap.doctor.check import Check
 from mmswap.doctor.patient import Patient
-from mmswap.doctor.surroundings import Found
+from mmswap.hip_ext import folders, toolchain
+from mmswap.hip_ext.arch import hip_arch
+from mmswap.hip_ext.surroundings import Found
 
 
 def lines(patient: Patient) -> list[Check]:

@@ -9,7 +9,7 @@ from mmswap.card.choosing import trial
 from mmswap.card.outside import is_integrated
 from mmswap.doctor.check import Check, attempt, sentence
 from mmswap.doctor.patient import Patient
-from mmswap.doctor.surroundings import Surroundings
+from mmswap.hip_ext.surroundings import Surroundings
 from mmswap.units import format_bytes
 
 VENDORS = {"0x1002": "AMD", "0x10de": "NVIDIA"}

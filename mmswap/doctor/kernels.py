@@ -14,7 +14,7 @@ from typing import Any
 from mmswap.doctor.check import Check, sentence
 from mmswap.doctor.isolation import python_environment, python_words
 from mmswap.doctor.patient import Patient
-from mmswap.doctor.surroundings import run_program
+from mmswap.hip_ext.surroundings import run_program
 
 TRITON = "triton"
 TRITON_KERNEL = "triton kernel"

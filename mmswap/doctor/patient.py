@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mmswap.doctor.surroundings import Surroundings
+from mmswap.hip_ext.surroundings import Surroundings
 
 if TYPE_CHECKING:
     from mmswap.card.accelerator import AcceleratorCard

@@ -15,7 +15,7 @@ from mmswap.doctor.devices import KERNEL, first_kernel
 from mmswap.doctor.isolation import NoCard, isolated, python_words, say, speak
 from mmswap.doctor.patient import Patient
 from mmswap.doctor.pinning import PINNED, pinned
-from mmswap.doctor.surroundings import Surroundings
+from mmswap.hip_ext.surroundings import Surroundings
 
 LIMIT = 60.0  # seconds for one step: a first kernel may be compiled or loaded for long
 CHILD = "from mmswap.doctor.steps import child; child()"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mmswap.doctor.check import Check, sentence
-from mmswap.doctor.surroundings import Surroundings, is_file, numbers
+from mmswap.hip_ext.surroundings import Surroundings, is_file, numbers
 
 OLDEST_PYTHON = (3, 10)
 MODULES = {"pillow": "PIL"}  # where a package is imported by another name

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from fake_machine import Machine
 
-from mmswap.doctor.surroundings import Surroundings, numbers
-from mmswap.doctor.toolchain import hip_sdk, host_compiler, msvc
+from mmswap.hip_ext.surroundings import Surroundings, numbers
+from mmswap.hip_ext.toolchain import hip_sdk, host_compiler, msvc
 
 ROCM = r"C:\Program Files\AMD\ROCm"
 STUDIO = r"C:\Program Files (x86)\Microsoft Visual Studio"
@@ -198,7 +198,7 @@ def test_cxx_overrides_the_host_compiler_and_a_wrong_one_is_said(linux: Machine)
 
 def test_the_probes_import_no_torch() -> None:
     code = (
-        "import sys, mmswap.doctor.toolchain, mmswap.doctor.arch, mmswap.doctor.folders, mmswap.doctor.building, "
+        "import sys, mmswap.hip_ext.toolchain, mmswap.hip_ext.arch, mmswap.hip_ext.folders, mmswap.doctor.building, "
         "mmswap.doctor.examination; sys.exit('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent, check=False)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from mmswap.doctor.surroundings import Found, Surroundings, is_file, is_folder, numbers
+from mmswap.hip_ext.surroundings import Found, Surroundings, is_file, is_folder, numbers
 
 HIP_VARIABLES = ("HIP_PATH", "ROCM_PATH", "ROCM_HOME")
 COMPILER_FOLDERS = ("bin", "lib/llvm/bin", "llvm/bin")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from fake_machine import Machine
 
-from mmswap.doctor.arch import base_name, hip_arch, is_rdna, kfd_name
+from mmswap.hip_ext.arch import base_name, hip_arch, is_rdna, kfd_name
 
 
 @pytest.mark.parametrize(

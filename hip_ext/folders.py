@@ -9,7 +9,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from mmswap.doctor.surroundings import Found, Surroundings, is_folder
+from mmswap.hip_ext.surroundings import Found, Surroundings, is_folder
 
 BUILD_ROOT = "MMSWAP_BUILD_ROOT"
 BUILD_CLEAN = "MMSWAP_BUILD_CLEAN"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from mmswap.doctor.surroundings import Found, Surroundings
+from mmswap.hip_ext.surroundings import Found, Surroundings
 
 _NAME = re.compile(r"gfx[0-9a-f]{3,5}|gfx\d+(?:-\d+)*-generic", re.IGNORECASE)
 _KFD = "/sys/class/kfd/kfd/topology/nodes"

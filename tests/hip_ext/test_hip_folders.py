@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from fake_machine import Machine
 
-from mmswap.doctor.folders import build_root, caches, faults_of
-from mmswap.doctor.surroundings import Surroundings
+from mmswap.hip_ext.folders import build_root, caches, faults_of
+from mmswap.hip_ext.surroundings import Surroundings
 
 
 def test_the_build_root_is_the_users_cache_unless_it_is_overridden(windows: Machine, linux: Machine) -> None:
