@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mmswap.llm.fast.calls import bind
 from mmswap.llm.kv import KvCache
+from mmswap.llm.kv.layer import SETTLE
 
 if TYPE_CHECKING:
     from mmswap.llm.fast.attention import Attention
@@ -48,6 +49,8 @@ class State:
 
     def put(self, *tokens: int) -> None:
         """Take the next token of each row in: room is made for it, and its numbers are written to the card."""
+        if self.own and self._ahead >= SETTLE and self.cache.kind.quantised:  # ranges widen for what was cut off
+            self.settle()
         if self.own and self.tokens + 1 > self.cache.capacity:
             self.settle()
             self.cache.grow(self.tokens + 1)
