@@ -14,11 +14,11 @@ import triton.language as tl
 @triton.jit
 def decoded8(codes, E5M2: tl.constexpr):
     """float16 of uint8 codes."""
-    wide = codes.to(tl.uint16)
+    wide = codes.to(tl.int16) << 8
     if E5M2:
-        return (wide << 8).to(tl.float16, bitcast=True)
-    else:
-        return (((wide & 0x80) << 8) | ((wide & 0x7F) << 7)).to(tl.float16, bitcast=True)
+        return wide.to(tl.float16, bitcast=True)
+    else:  # the sign stays, the other seven bits move down by one, and what the shift copied of the sign is cleared
+        return ((wide >> 1) & -16385).to(tl.float16, bitcast=True)
 
 
 @triton.jit

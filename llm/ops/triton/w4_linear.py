@@ -79,10 +79,11 @@ def run(
         )
         return y
     config = configs.choose("w4_small", found, (outputs, padded, group, power_of_two(rows)))
+    inputs = min(config.inputs, power_of_two(rows))
     _small(
-        (-(-rows // config.inputs), -(-outputs // config.rows), 1),
+        (-(-rows // inputs), -(-outputs // config.rows), 1),
         (flat, words, scales, zeros, held, y, rows, flat.stride(0), *last),
-        (*how, config.inputs, config.rows, config.columns, math),
+        (*how, inputs, config.rows, config.columns, math),
         config.warps,
     )
     return y
