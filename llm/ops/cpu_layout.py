@@ -9,7 +9,7 @@ processor, so the layout is made at load, never saved; `nibbles` finds the order
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
@@ -110,44 +110,54 @@ def dequantise(packed: Tensor, scale_zero: Tensor, group_size: int, dtype: torch
     """
     out, k = packed.shape[0], packed.shape[1] * 2
     weight = torch.empty(k, out, dtype=dtype, device=packed.device)
-    for start, stop, halves in _runs(packed):
-        scales, zeros = (halves(part[..., start:stop]).float() for part in scale_zero.unbind(-1))
-        stored = packed[start:stop].reshape(scales.shape[1], k, -1).transpose(0, 1)
-        _unpack(stored, scales, zeros, group_size, halves(weight[:, start:stop]))
+    for start, stop, block in _runs(out, nibbles()):
+        scales, zeros = (part[:, start:stop].float().unsqueeze(1) for part in scale_zero.unbind(-1))
+        step = max(1, _CODES // (group_size * (stop - start))) * group_size
+        numbers = torch.empty(min(step, k), stop - start, device=packed.device)
+        for first in range(0, k, step):
+            columns, groups = slice(first, first + step), slice(first // group_size, (first + step) // group_size)
+            part = numbers[: k - first]
+            low, high = _nibbles_of(packed[start:stop], columns, block)
+            _spread(low.sub_(MIDDLE).view(torch.int8), high.sub_(MIDDLE).view(torch.int8), block, into=part)
+            grouped = part.view(-1, group_size, stop - start)
+            torch.addcmul(zeros[groups], grouped, scales[groups], out=grouped)
+            weight[columns, start:stop] = part
     return weight.t()
 
 
-def _unpack(stored: Tensor, scales: Tensor, zeros: Tensor, group_size: int, into: Tensor) -> None:
-    """Bytes [k, blocks, b / 2] -> `into` [k, blocks, 2, b / 2], some groups at a time; rows of both are long."""
-    k, blocks, half = stored.shape
-    wide = blocks * half
-    scales, zeros = (part.transpose(1, 2).reshape(-1, 2, 1, wide).transpose(0, 1) for part in (scales, zeros))
-    step = max(1, _CODES // (group_size * wide)) * group_size
-    numbers = torch.empty(min(step, k), wide, device=stored.device)
-    for start in range(0, k, step):
-        rows, groups = slice(start, start + step), slice(start // group_size, (start + step) // group_size)
-        octets = stored[rows].contiguous()
-        for place, nibbles in enumerate((octets & 15, octets >> 4)):
-            part = numbers[: len(octets)].copy_(nibbles.sub_(MIDDLE).view(torch.int8).view(-1, wide))
-            grouped = part.view(-1, group_size, wide)
-            torch.addcmul(zeros[place, groups], grouped, scales[place, groups], out=grouped)
-            into[rows, :, place].copy_(part.view(-1, blocks, half))
+def codes(packed: Tensor, block: int | None = None) -> Tensor:
+    """uint8 [out, k] of 0..15: what was packed. `block`: rows of a block, None for this processor's."""
+    k = packed.shape[1] * 2
+    result = torch.empty(k, len(packed), dtype=torch.uint8, device=packed.device)
+    for start, stop, size in _runs(len(packed), block or nibbles()):
+        part = torch.empty(k, stop - start, dtype=torch.uint8, device=packed.device)
+        _spread(*_nibbles_of(packed[start:stop], slice(0, k), size), size, into=part)
+        result[:, start:stop] = part
+    return result.t().contiguous()
 
 
-def _runs(packed: Tensor) -> Iterator[tuple[int, int, Callable[[Tensor], Tensor]]]:
-    """Rows from and to, and how [..., rows] is seen as [..., blocks, 2, b / 2]: those in low nibbles, those in high."""
-    out, block = len(packed), nibbles()
+def _runs(out: int, block: int | None) -> Iterator[tuple[int, int, int | None]]:
+    """Rows from and to, and of how many a block is; None for those that are left over."""
     assert block is not None
     whole = out // block * block
     if whole:
-        yield 0, whole, lambda rows: rows.view(*rows.shape[:-1], -1, 2, block // 2)
+        yield 0, whole, block
     if whole < out:
-        yield whole, out, lambda rows: rows.view(*rows.shape[:-1], 1, -1, 2).transpose(-1, -2)
+        yield whole, out, None
 
 
-def codes(packed: Tensor) -> Tensor:
-    """uint8 [out, k] of 0..15: what was packed."""
-    return torch.cat([part.t() for _, part in _taken_apart(packed)]) if len(packed) else packed.new_empty(0, 0)
+def _nibbles_of(packed: Tensor, columns: slice, block: int | None) -> tuple[Tensor, Tensor]:
+    """uint8 [columns, blocks, b / 2] twice: low and high, of a run of rows."""
+    half = (block or len(packed)) // 2
+    octets = packed.reshape(-1, packed.shape[1] * 2, half).transpose(0, 1)[columns].contiguous()
+    return octets & 15, octets >> 4
+
+
+def _spread(low: Tensor, high: Tensor, block: int | None, *, into: Tensor) -> None:
+    """Both into [columns, rows], each where its rows are: the halves of a block, or turn by turn."""
+    columns, _, half = low.shape
+    places = into.view(columns, -1, 2, half) if block else into.view(columns, 1, half, 2).transpose(2, 3)
+    places[:, :, 0], places[:, :, 1] = low, high
 
 
 @cache
@@ -161,7 +171,7 @@ def nibbles() -> int | None:
         return None
     for block in (64, 32):
         given = [(torch.arange(rows * 32) * 7 // 3 % 16).view(rows, 32) for rows in range(16, 2 * block + 1, 16)]
-        if all(torch.equal(_in_blocks(_converted(table), block), table) for table in given):
+        if all(torch.equal(codes(_converted(table), block), table) for table in given):
             return block
     return None
 
@@ -169,27 +179,6 @@ def nibbles() -> int | None:
 def _converted(codes: Tensor) -> Tensor:
     """uint8 [rows, k] -> uint8 [rows, k / 2], by torch."""
     return torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes.to(torch.int32), 1)  # type: ignore[no-any-return]
-
-
-def _in_blocks(packed: Tensor, block: int) -> Tensor:
-    return torch.cat([part.t() for _, part in _taken_apart(packed, block)])
-
-
-def _taken_apart(packed: Tensor, block: int | None = None) -> Iterator[tuple[slice, Tensor]]:
-    """Rows, and their codes: uint8 [k, rows], a tensor of its own."""
-    block = block or nibbles()
-    assert block is not None
-    out, half = packed.shape
-    k, whole = half * 2, len(packed) // block * block
-    blocks = packed[:whole].reshape(-1, k, block // 2)
-    step = max(1, _CODES // (k * block))
-    for first in range(0, len(blocks), step):
-        part = blocks[first : first + step].transpose(0, 1)  # [k, blocks, block / 2]
-        codes = torch.stack((part & 15, part >> 4), 2).view(k, -1)
-        yield slice(first * block, first * block + codes.shape[1]), codes
-    if whole < out:
-        part = packed[whole:].reshape(k, -1)
-        yield slice(whole, out), torch.stack((part & 15, part >> 4), 2).view(k, -1)
 
 
 def _group(slots: int, group_size: int) -> int | None:
