@@ -25,7 +25,7 @@ PER_TOKEN = 48  # bytes of ids, kinds and positions that the request keeps besid
 
 class Bench:
     def __init__(self, name: str, text: int, kv: str = "auto") -> None:
-        self.model = build(name)
+        self.model = build(name, dtype=torch.float32 if kv == "auto" else torch.bfloat16)
         self.caching = decide(self.model, kv, unsafe=True)
         self.inputs = inputs(name, self.model, text=text, size=3)
         self.tokens = self.inputs["input_ids"].shape[1]
@@ -104,7 +104,9 @@ def test_a_recurrent_state_is_not_counted_for_every_token() -> None:
     memory = bench.memory(1 << 30, 64)
     bench.begin(memory)
     short, long = memory._kept(blocks(bench.tokens)), memory._kept(2048)
-    assert long - short == (2048 - blocks(bench.tokens)) * 2 * 2 * 16 * 4  # one layer of four attends, with two heads of 16 keys and values
+    assert (
+        long - short == (2048 - blocks(bench.tokens)) * 2 * 2 * 16 * 4
+    )  # one layer of four attends, with two heads of 16 keys and values
 
 
 def test_a_mask_is_read_in_rows() -> None:

@@ -9,14 +9,22 @@ stored. Knows slots, no tokens: see `layer` and `ring`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from mmswap.llm.kv.kinds import Kind
+from mmswap.llm.kv.kinds import BLOCK, Kind
 from mmswap.llm.kv.ranges import Ranges
 from mmswap.llm.ops import OPS, resolve
+
+
+class Constants(NamedTuple):
+    """Offsets and scales by which something is read; `v_scale` is None where every token has its own."""
+
+    k_offset: Tensor | None
+    k_scale: Tensor | None
+    v_scale: Tensor | None
 
 
 class Store:
@@ -92,16 +100,16 @@ class Store:
         parts = [self.keys[:, :, begin : begin + count], self.keys[:, :, : max(0, begin + count - self.slots)]]
         return torch.stack([(part.float().abs() >= edge).any(2).any(0) for part in parts]).any(0)
 
-    def get(self, start: int, count: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    def get(self, start: int, count: int, dtype: torch.dtype, by: Constants | None = None) -> tuple[Tensor, Tensor]:
         """What the `count` slots from `start` on hold, in their order, as numbers of `dtype`.
 
-        A view where nothing has to be computed.
+        A view where nothing has to be computed. `by`: constants that are no longer the store's.
         """
         begin = start % self.slots
         first = min(count, self.slots - begin)
-        parts = [self._read(begin, first, dtype)]
+        parts = [self._read(begin, first, dtype, by or self._constants())]
         if first < count:
-            parts.append(self._read(0, count - first, dtype))
+            parts.append(self._read(0, count - first, dtype, by or self._constants()))
             return torch.cat([k for k, _ in parts], 2), torch.cat([v for _, v in parts], 2)
         return parts[0]
 
@@ -130,16 +138,17 @@ class Store:
             self.v_scale = new
 
     def rescale(self, ranges: Ranges, start: int, count: int) -> None:
-        """Take over new constants; what the `count` slots from `start` on hold is stored again by them."""
-        held = self.get(start, count, torch.float32) if count else None
+        """Take over new constants; what the `count` slots from `start` on hold is stored again by them, in pieces."""
+        old = Constants(*(None if part is None else part.clone() for part in self._constants()))
         assert self.k_scale is not None
         self.k_scale.copy_(ranges.k_scale)
         if self.k_offset is not None:
             self.k_offset.copy_(ranges.k_offset)
         if not self.kind.scaled_tokens and self.v_scale is not None:
             self.v_scale.copy_(ranges.v_scale)
-        if held is not None:
-            self.put(*held, start)
+        for first in range(start, start + count, BLOCK):
+            held = self.get(first, min(BLOCK, start + count - first), torch.float32, old)
+            self.put(*held, first)
 
     def clear(self) -> None:
         """Overwrite everything that was stored."""
@@ -158,17 +167,21 @@ class Store:
             self.v_scale = torch.zeros((*self._shapes[0][:2], slots), device=self._device)
         return keys, values
 
-    def _read(self, begin: int, count: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    def _constants(self) -> Constants:
+        return Constants(self.k_offset, self.k_scale, None if self.kind.scaled_tokens else self.v_scale)
+
+    def _read(self, begin: int, count: int, dtype: torch.dtype, by: Constants) -> tuple[Tensor, Tensor]:
         keys, values = self.keys[:, :, begin : begin + count], self.values[:, :, begin : begin + count]
         if not self.kind.quantised:
             return keys.to(dtype), values.to(dtype)
-        assert self.k_scale is not None
+        assert by.k_scale is not None
         assert self.v_scale is not None
-        k = keys.float() * self.k_scale[None, :, None]
-        if self.k_offset is not None:
-            k += self.k_offset[None, :, None]
-        tokens = self.kind.scaled_tokens
-        v = values.float() * (
-            self.v_scale[:, :, begin : begin + count, None] if tokens else self.v_scale[None, :, None]
-        )
-        return k.to(dtype), v.to(dtype)
+        wide = keys.float().mul_(by.k_scale[None, :, None])
+        if by.k_offset is not None:
+            wide.add_(by.k_offset[None, :, None])
+        k, wide = wide.to(dtype), values.float()  # one in float32 at a time
+        if by.v_scale is None:
+            wide.mul_(self.v_scale[:, :, begin : begin + count, None])
+        else:
+            wide.mul_(by.v_scale[None, :, None])
+        return k, wide.to(dtype)
