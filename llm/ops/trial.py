@@ -1,6 +1,6 @@
 """Each op once, as decode calls it: which backend takes it on this device, why no faster one, and whether it is right.
 
-    for row in table(torch.device("cpu"), torch.bfloat16): print(row.op, row.backend, row.refused)
+    row, off = trial("rms_norm", torch.device("cpu"), torch.bfloat16)     # row.backend, row.refused
 
 Small random arguments; knows no model.
 """
@@ -40,15 +40,6 @@ class Row:
 def ops_on(device: torch.device) -> list[str]:
     """The ops that are asked for there: the processor's layout belongs to the processor."""
     return [op for op in OPS if op != "int4pack" or (device.type == "cpu" and nibbles() is not None)]
-
-
-def table(device: torch.device, dtype: torch.dtype) -> list[Row]:
-    """Every op with its backend for one token; nothing is computed.
-
-    Raises:
-        OptionError: the backend in force is missing on this device.
-    """
-    return [_row(op, sample(op, device, dtype)) for op in ops_on(device)]
 
 
 def trial(op: str, device: torch.device, dtype: torch.dtype) -> tuple[Row, float]:
