@@ -20,19 +20,20 @@ from unittest.mock import patch
 
 import torch
 import triton
-from isa_cases import CASES
+from isa_cases import CASES, WITH_CHOICES
 from isa_text import Report, read_amd, read_nvidia
 from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from mmswap.llm.ops import triton as backend
-from mmswap.llm.ops.triton import arch, launch
+from mmswap.llm.ops.triton import arch, configs, launch
 from mmswap.llm.ops.triton.arch import Card
 
 CSV = Path(__file__).with_name("isa.csv")
 AMD = ("gfx1100", "gfx1101", "gfx1102", "gfx1150", "gfx1151", "gfx1200", "gfx1201")
 NVIDIA = ("sm_80", "sm_89", "sm_90", "sm_120")
+CHOICES = 4
 COLUMNS = ("target", "case", "kernel", "constants", "warps", "registers", "spills", "scratch", "shared_in_loop",
            "loads_in_loop", "instructions", "per_weight", "triton")  # fmt: skip
 _NAMES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32", torch.int8: "i8", torch.uint8: "u8",
@@ -53,15 +54,23 @@ def card_of(target: str) -> Card:
     return Card("cuda", target[3:], 32) if target.startswith("sm_") else Card("hip", target, 32)
 
 
-def starts_of(op: str, arguments: tuple[Any, ...], card: Card) -> list[Start]:
-    """What the backend would start on that card, by its own code."""
+def starts_of(op: str, arguments: tuple[Any, ...], card: Card, choice: int = 0) -> list[Start]:
+    """What the backend would start on that card, by its own code. `choice`: of the table of configurations."""
     seen: list[Start] = []
 
     def note(self: Any, grid: Any, arguments: Any, constants: Any, warps: int) -> None:
         seen.append(Start(self.kernel, arguments, constants, warps))
 
+    def choose(kernel: str, card: Card, shape: Any) -> Any:
+        row = configs.TABLE[card.family][kernel]
+        return row[min(choice, len(row) - 1)]
+
     found = {"card": lambda device: card, "processors": lambda device: 96}
-    with patch.multiple(arch, **found), patch.object(launch.Launcher, "__call__", note):
+    with (
+        patch.multiple(arch, **found),
+        patch.object(configs, "choose", choose),
+        patch.object(launch.Launcher, "__call__", note),
+    ):
         why = backend.IMPLEMENTATIONS[op].refuses(*arguments)
         assert why is None, why
         backend.IMPLEMENTATIONS[op].run(*arguments)
@@ -75,6 +84,8 @@ def compiled(start: Start, card: Card) -> Any:
     signature, constants, attributes = {}, {}, {}
     for place, (name, value) in enumerate(values.items()):
         kind, known = _kind_of(value, place >= len(start.arguments), card)
+        if start.kernel.params[place].do_not_specialize:
+            kind, known = "i32", []
         signature[name] = kind
         if kind == "constexpr":
             constants[(place,)] = value
@@ -111,8 +122,15 @@ def rows(asked: list[str]) -> Iterator[dict[str, Any]]:
         target, _, beginnings = one.partition(":")
         card = card_of(target)
         for case, (op, make) in CASES.items():
-            for start in starts_of(op, make(), card) if case.startswith(tuple(beginnings.split(","))) else ():
-                yield _row(target, case, start, read(compiled(start, card), card), card)
+            if not case.startswith(tuple(beginnings.split(","))):
+                continue
+            seen = set()
+            for choice in range(CHOICES if case in WITH_CHOICES and not beginnings else 1):
+                title = case if choice == 0 else f"{case}, choice {choice + 1}"
+                for start in starts_of(op, make(), card, choice):
+                    if (start.kernel, start.constants, start.warps) not in seen:
+                        seen.add((start.kernel, start.constants, start.warps))
+                        yield _row(target, title, start, read(compiled(start, card), card), card)
 
 
 def _row(target: str, case: str, start: Start, report: Report, card: Card) -> dict[str, Any]:

@@ -43,9 +43,9 @@ def _attention(kind: torch.dtype, width: int, group: int, *, gemma: bool = False
     return _empty(1, 4 * group, 1, width), keys, keys, length, 0.1, 50.0 if gemma else 0.0, *scales, *extra
 
 
-def _store(kind: torch.dtype) -> tuple[Any, ...]:
+def _store(kind: torch.dtype, tokens: int = 1) -> tuple[Any, ...]:
     keys, start = _empty(1, 4, 8192, 128, dtype=kind), _empty(1, dtype=torch.int32)
-    k = _empty(1, 1, 4, 128).transpose(1, 2)
+    k = _empty(1, tokens, 4, 128).transpose(1, 2)
     scale = _empty(4, 128, dtype=F32) if kind.itemsize == 1 else None
     v_scale = _empty(1, 4, 8192, dtype=F32) if kind == torch.int8 else None
     return k, k, keys, keys, start, scale, scale, v_scale
@@ -96,6 +96,9 @@ CASES: dict[str, tuple[str, Make]] = {
     "kv_store int8": ("kv_store", lambda: _store(torch.int8)),
     "kv_store e4m3": ("kv_store", lambda: _store(torch.float8_e4m3fn)),
     "kv_store e5m2": ("kv_store", lambda: _store(torch.float8_e5m2)),
+    "kv_store fp16 512 tokens": ("kv_store", lambda: _store(F16, 512)),
+    "kv_store int8 512 tokens": ("kv_store", lambda: _store(torch.int8, 512)),
+    "kv_store e4m3 512 tokens": ("kv_store", lambda: _store(torch.float8_e4m3fn, 512)),
     "decode_attention fp16": ("decode_attention", lambda: _attention(F16, 128, 7)),
     "decode_attention bf16": ("decode_attention", lambda: _attention(BF16, 128, 7)),
     "decode_attention int8": ("decode_attention", lambda: _attention(torch.int8, 128, 7)),
@@ -106,3 +109,16 @@ CASES: dict[str, tuple[str, Make]] = {
     "decode_attention fp16 one head": ("decode_attention", lambda: _attention(F16, 128, 1)),
 }
 """Case -> op and its arguments."""
+
+WITH_CHOICES = (
+    "w4_gemv fp16 group 128",
+    "w4_gemv bf16 group 128",
+    "w4_small fp16 4 rows",
+    "dequantise fp16",
+    "gemv fp16 1 row",
+    "gemv bf16 4 rows",
+    "decode_attention fp16",
+    "decode_attention e4m3",
+    "decode_attention fp16 256 wide cap mask",
+)
+"""Cases of which every configuration that tuning may choose is compiled."""

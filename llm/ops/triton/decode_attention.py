@@ -21,7 +21,7 @@ from mmswap.llm.ops.triton.kv_store import KINDS, codes_of, unfit_cache
 from mmswap.llm.ops.triton.launch import Launcher, dense, power_of_two
 
 _SPAN = 128  # slots that are worth a program of their own
-_MOST = 64
+_MOST = 64  # splits; the joining kernel is one for all numbers of them: a cache that grows compiles nothing
 _WIDTH = 128  # channels for which the table says how many slots a step takes
 
 
@@ -41,7 +41,7 @@ def _share(length_ptr, b, length_stride, slots, splits, BT: tl.constexpr):
     return filled, (filled + splits * BT - 1) // (splits * BT) * BT
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits"])
 def decode_attention(
     q_ptr, keys_ptr, values_ptr, length_ptr, k_scale_ptr, v_scale_ptr, mask_ptr, part_ptr, top_ptr, sum_ptr,
     scale, soft_cap, heads, group, slots, splits, k_channels, v_channels, length_stride, mask_stride,
@@ -116,7 +116,7 @@ def decode_attention(
         tl.store(sum_ptr + row, total_all, mask=r < group)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits"])
 def join_splits(
     part_ptr, top_ptr, sum_ptr, length_ptr, sinks_ptr, y_ptr, query_heads, slots, splits, v_channels, length_stride,
     SINKS: tl.constexpr, BS: tl.constexpr, BT: tl.constexpr, BV: tl.constexpr,
@@ -226,7 +226,7 @@ def run(
             part, top, total, length, q if sinks is None else sinks.contiguous(), y,
             query_heads, slots, splits, v_width, length_stride,
         ),
-        (sinks is not None, splits, step, power_of_two(v_width)),
+        (sinks is not None, _MOST, step, power_of_two(v_width)),
         4,
     )  # fmt: skip
     return y

@@ -45,7 +45,7 @@ def _moved(xs, by):
     return moved
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def gemv(
     x_ptr, weight_ptr, bias_ptr, y_ptr, rows, x_stride, outputs, pairs, stride,
     BIAS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BP: tl.constexpr, MATH: tl.constexpr,

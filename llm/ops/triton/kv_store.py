@@ -25,7 +25,7 @@ KINDS = {
 }
 """dtype of a cache -> KIND of the kernels."""
 
-_TOKENS = 4  # of a program
+_NUMBERS = 2048  # keys of a program that takes more than one token: 16 of a lane
 
 
 @triton.jit
@@ -48,7 +48,7 @@ def _code(x, scale, KIND: tl.constexpr, SCALED: tl.constexpr):
         return encoded8(x, KIND == "e5m2")
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens"])
 def kv_store(
     k_ptr, v_ptr, keys_ptr, values_ptr, start_ptr, offset_ptr, k_scale_ptr, v_scale_ptr,
     heads, tokens, slots, k_channels, v_channels, start_stride,
@@ -144,10 +144,11 @@ def run(
     k, v = dense(k), dense(v)
     k_width, v_width = k.shape[3], v.shape[3]
     kind = KINDS[keys.dtype]
+    at_once = 1 if tokens == 1 else max(1, _NUMBERS // power_of_two(max(k_width, v_width)))
     by_token = v_scale is not None and v_scale.dim() == 3
     scale_strides = (0, 0, 0) if v_scale is None else v_scale.stride() if by_token else (0, v_scale.stride(0), 0)
     _kv_store(
-        (batch * heads, -(-tokens // _TOKENS), 1),
+        (batch * heads, -(-tokens // at_once), 1),
         (
             k, v, codes_of(keys), codes_of(values), start,
             k if k_offset is None else k_offset.contiguous(), k if k_scale is None else k_scale.contiguous(),
@@ -157,7 +158,7 @@ def run(
         ),
         (
             kind, k_offset is not None, k_scale is not None, v_scale is not None,
-            _TOKENS, power_of_two(k_width), power_of_two(v_width),
+            at_once, power_of_two(k_width), power_of_two(v_width),
         ),
-        1,
+        1 if tokens == 1 else 4,
     )  # fmt: skip

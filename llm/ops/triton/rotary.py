@@ -48,7 +48,7 @@ def _angles(pointer, base, axis_stride, i, half, S1, S2, S3, axes):
     return first[None, :], tl.load(at + half, mask=i < half, other=0.0).to(tl.float32)[None, :]
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens"])
 def rotary(
     q_ptr, k_ptr, cos_ptr, sin_ptr, q_out, k_out, q_heads, k_heads, tokens, half, channels,
     qb, qh, qt, kb, kh, kt, axis_stride, batch_stride, token_stride, S1, S2, S3, axes, q_blocks,

@@ -9,7 +9,7 @@ import triton.language as tl
 from mmswap.llm.ops.triton.w4 import row_sums
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def w4_small(
     x_ptr, words_ptr, scales_ptr, zeros_ptr, bias_ptr, y_ptr, rows, x_stride, outputs, columns, blocks, groups,
     BIAS: tl.constexpr, GROUP: tl.constexpr, SPAN: tl.constexpr, TOGETHER: tl.constexpr,

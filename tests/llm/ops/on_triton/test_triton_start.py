@@ -49,6 +49,8 @@ def test_a_missing_triton_is_told_and_nothing_raises(monkeypatch: pytest.MonkeyP
 def test_it_does_not_compute_where_there_is_no_card(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     assert triton.available(torch.device("cpu")) == "it computes on cards, not on cpu"
+    if not torch.cuda.is_available():
+        assert str(triton.available(torch.device("cuda"))).startswith("triton finds no card (")
 
 
 @pytest.mark.parametrize(
