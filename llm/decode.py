@@ -26,16 +26,17 @@ from mmswap.llm.kv.prefix import Kept, Key, within_pictures
 from mmswap.llm.parts import find_parts
 from mmswap.llm.prefill import Chunking, chunked, seen_ahead
 from mmswap.llm.request import Prepared, RequestState, first_inputs, later_inputs, next_inputs, prepare
-from mmswap.llm.sampling import Sampler
+from mmswap.llm.sampling import Chosen, Constraint, Sampler
 
 Replay = Callable[[], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One token of the answer; ids that end the answer are not handed out."""
+    """One token of the answer; ids that end the answer are not handed out. `chosen`: where logprobs were asked for."""
 
     id: int
+    chosen: Chosen | None = None
 
 
 @dataclass(slots=True)
@@ -105,6 +106,7 @@ def generate(
     caching: Caching | None = None,
     key: Key | None = None,
     kept: Kept | None = None,
+    constraint: Constraint | None = None,
 ) -> Generation:
     """Answer one prompt, token by token.
 
@@ -120,6 +122,7 @@ def generate(
         caching: how keys and values are kept; without it, in transformers' own cache.
         key: of the prompt, if its keys and values are to be kept for the next one: `Generation.kept`, at the end.
         kept: what an earlier prompt left; what it shares with this one (`kept.serves(key)`) is not read again.
+        constraint: what the answer must look like.
 
     Raises:
         ContextOverflow: at once, if the prompt leaves no room for a token.
@@ -129,9 +132,9 @@ def generate(
     if len(prompt) >= context:
         raise ContextOverflow(len(prompt), context)
     room = min(sampling.max_new_tokens, context - len(prompt))
-    sampler = Sampler(sampling, prompt)
+    sampler = Sampler(sampling, prompt, constraint)
     request = _Request(model, dict(inputs), room, prefill_chunk, replay, decoding, caching)
-    request.keep(key, kept)
+    request.key, request.kept = key, kept
 
     def steps(run: Generation) -> Iterator[Token]:
         try:
@@ -174,7 +177,7 @@ def _loop(
         statistics.decode_tokens += 1
         if statistics.decode_tokens == room:
             run.finish_reason = "length"
-        yield Token(token)
+        yield Token(token, sampler.chosen)
 
 
 class _Request:
@@ -198,20 +201,16 @@ class _Request:
         self._state = RequestState(model)
         self._prepared: Prepared | None = None
         self._outputs: Any = None
-        self._key: Key | None = None
-        self._kept: Kept | None = None
+        self.key: Key | None = None  # of this prompt, if it is to be kept
+        self.kept: Kept | None = None  # what it may begin with
         self._fed: list[int] = []
-
-    def keep(self, key: Key | None, kept: Kept | None) -> None:
-        """`key`: of this prompt, that is to be kept; `kept`: what it may begin with."""
-        self._key, self._kept = key, kept
 
     @torch.no_grad()
     def prefill(self, statistics: Statistics) -> Tensor:
-        shared = self._kept.serves(self._key) if self._kept is not None and self._key is not None else 0
-        if self._kept is not None and shared:
-            return self._resume(self._kept, shared, statistics)
-        self._kept = None
+        shared = self.kept.serves(self.key) if self.kept is not None and self.key is not None else 0
+        if self.kept is not None and shared:
+            return self._resume(self.kept, shared, statistics)
+        self.kept = None
         decoder = find_parts(self._model).decoder
         noting = self._step.noting if self._step is not None else nullcontext
         with self._state.watching(), self._replay(), noting() as noted, self._decoding.prompt():
@@ -229,7 +228,7 @@ class _Request:
         kept.cache.crop(shared)
         kept.cache.grow(tokens)
         statistics.reused_tokens = shared
-        self._state, self._kept = kept.state, None
+        self._state, self.kept = kept.state, None
         inputs = {name: value for name, value in self._inputs.items() if not value.is_floating_point()}
         noting = self._step.noting if self._step is not None else nullcontext
         with self._state.applied(), noting() as noted, self._decoding.prompt():
@@ -243,22 +242,22 @@ class _Request:
     @contextmanager
     def _watched(self, decoder: Any) -> Iterator[None]:
         """Nothing is kept of a prompt whose words look at the words behind them: the next one has others there."""
-        if self._key is None:
+        if self.key is None:
             yield
             return
         with seen_ahead(decoder) as seen:
             yield
-        if seen.whole or not within_pictures(seen.reach, self._key.pictures):
-            self._key = None
+        if seen.whole or not within_pictures(seen.reach, self.key.pictures):
+            self.key = None
 
     def left(self) -> Kept | None:
         """What the next prompt may begin with."""
         cache = self.cache if self._running is None else self._running.cache
         if self._running is not None:
             self._running.settle()
-        if self._key is None or not isinstance(cache, KvCache) or cache.crossing:
+        if self.key is None or not isinstance(cache, KvCache) or cache.crossing:
             return None
-        whole = self._key.followed(self._fed)
+        whole = self.key.followed(self._fed)
         return Kept(whole.first(cache.tokens), cache, self._state) if cache.tokens <= len(whole.units) else None
 
     def _begun(self, noted: Any) -> Tensor:

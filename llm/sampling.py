@@ -1,13 +1,16 @@
 """Choose the next token from logits. Knows no model: `Sampler(config, prompt_ids).next(logits)`, token after token.
 
-The order is that of transformers: repetition penalty, temperature, top-k, top-p, min-p. Everything runs in fp32 on the
-CPU with a generator of the request's own, so that equal seeds give equal answers whatever else is running.
+The order is that of transformers: repetition penalty, (presence and frequency penalty, bias, what a grammar allows,)
+temperature, top-k, top-p, min-p. Everything runs in fp32 on the CPU with a generator of the request's own, so that equal seeds give equal answers whatever else is running.
 """
 
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -18,16 +21,43 @@ from mmswap.errors import NonFiniteLogits
 _NEVER = float("-inf")
 
 
+class Constraint(Protocol):
+    """What the answer must look like, token by token: a grammar, for example."""
+
+    def limit(self, scores: Tensor) -> Tensor:
+        """`[V]` fp32 with -inf where a token must not come next; at least one token stays."""
+
+    def accept(self, token: int) -> None:
+        """That token was chosen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What the model itself said of a token, before penalties, bias and temperature: natural logarithms.
+
+    `top`: (token, logarithm) of the likeliest ones, as many as `SamplingConfig.logprobs` asks for, likeliest first.
+    """
+
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
 class Sampler:
     """The choice of tokens for one request.
 
     Attributes:
         seed: what the generator was seeded with (drawn freshly if the config gives none).
+        chosen: of the last token, where the config asks for logprobs.
     """
 
-    def __init__(self, config: SamplingConfig, prompt_ids: Iterable[int] = ()) -> None:
+    def __init__(
+        self, config: SamplingConfig, prompt_ids: Iterable[int] = (), constraint: Constraint | None = None
+    ) -> None:
+        self.chosen: Chosen | None = None
         self._config = config
+        self._constraint = constraint
         self._seen = set(prompt_ids)
+        self._given: Counter[int] = Counter()
         self.seed = secrets.randbits(63) if config.seed is None else config.seed
         self._generator = torch.Generator().manual_seed(self.seed)
 
@@ -45,10 +75,29 @@ class Sampler:
             raise NonFiniteLogits(
                 "The model computed NaN or only infinite values for the next token: try --dtype float32 or bfloat16."
             )
-        scores = self._penalised(scores)
+        logits, scores = scores, self._counted(self._penalised(scores))
+        if self._constraint is not None:
+            scores = self._constraint.limit(scores)
         token = int(scores.argmax()) if self._config.greedy else self._draw(scores)
         self._seen.add(token)
+        self._given[token] += 1
+        if self._constraint is not None:
+            self._constraint.accept(token)
+        if self._config.logprobs is not None:
+            self.chosen = _chosen(logits, token, self._config.logprobs)
         return token
+
+    def _counted(self, scores: Tensor) -> Tensor:
+        """Less for what the answer holds already, and the biases."""
+        config, size = self._config, len(scores)
+        changes = [(token, bias) for token, bias in config.logit_bias if 0 <= token < size]
+        if config.presence_penalty or config.frequency_penalty:
+            for token, count in self._given.items():
+                changes.append((token, -config.presence_penalty - count * config.frequency_penalty))
+        if not changes:
+            return scores
+        places = torch.tensor([token for token, _ in changes], dtype=torch.long)
+        return scores.index_add(0, places, torch.tensor([change for _, change in changes], dtype=scores.dtype))
 
     def _penalised(self, scores: Tensor) -> Tensor:
         """Keskar et al. 2019, CTRL, section 4.1: what was seen before is divided (or multiplied, if negative)."""
@@ -70,6 +119,12 @@ class Sampler:
             chances = scores.softmax(-1)
             scores = scores.masked_fill(chances < config.min_p * chances.max(), _NEVER)
         return int(torch.multinomial(scores.softmax(-1), 1, generator=self._generator))
+
+
+def _chosen(logits: Tensor, token: int, count: int) -> Chosen:
+    logprobs = logits.log_softmax(-1)
+    values, places = logprobs.topk(min(count, len(logprobs)))
+    return Chosen(float(logprobs[token]), tuple(zip(places.tolist(), values.tolist())))
 
 
 def _beyond_nucleus(scores: Tensor, top_p: float) -> Tensor:

@@ -21,6 +21,24 @@ _WINDOW = 6  # ids that a decoder of unknown kind sees again, so that its joinin
 _PATIENCE = 4  # tokens that text of such a decoder may end in U+FFFD before that is taken for what is meant
 
 
+class Spelling:
+    """What single tokens stand for, whole characters or not: `Spelling(tokenizer).bytes_of(token)`."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._rule = _rule_of(tokenizer)
+        self._added = set(getattr(tokenizer, "added_tokens_decoder", {}))
+
+    def bytes_of(self, token: int) -> bytes:
+        """The bytes of a token; of a control token its spelling, of an id that the vocabulary lacks none."""
+        piece = self._tokenizer.convert_ids_to_tokens(token)
+        if piece is None:
+            return b""
+        if self._rule is None or token in self._added:
+            return str(self._tokenizer.decode([token])).encode()
+        return self._rule.bytes_of(piece)
+
+
 class Detokenizer:
     """Text of an answer, token by token; special tokens give none.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from mmswap.llm.decode import Generation, Statistics
+from mmswap.llm.decode import Generation, Statistics, Token
 from mmswap.llm.text import Detokenizer, StopFilter
 
 Room = Callable[[int], bool]
@@ -20,12 +20,14 @@ class Writer(Iterator[str]):
     Attributes:
         finish_reason: None while it runs, then `stop` or `length` (or `cancelled` if it was closed).
         tokens: tokens of the answer so far, the ones of a stop text included.
+        shown: the tokens whose text has been handed out, at least in part, or gives none.
         full: the KV cache could not grow any more, and the answer ended there.
     """
 
     def __init__(self, generation: Generation, tokenizer: Any, stop: tuple[str, ...], room: Room) -> None:
         self.finish_reason: str | None = None
         self.tokens = 0
+        self.shown: list[Token] = []
         self.full = False
         self._generation = generation
         self._pieces = self._write(Detokenizer(tokenizer), StopFilter(stop), room)
@@ -46,9 +48,13 @@ class Writer(Iterator[str]):
     def _write(self, detokenizer: Detokenizer, filter: StopFilter, room: Room) -> Iterator[str]:
         prompt = self._generation.statistics.prefill_tokens
         try:
+            held: list[Token] = []
             for token in self._generation:
                 self.tokens += 1
+                held.append(token)
                 if piece := filter.push(detokenizer.push(token.id)):
+                    self.shown += held
+                    held = []
                     yield piece
                 if filter.stopped:
                     self.finish_reason = "stop"
@@ -56,7 +62,10 @@ class Writer(Iterator[str]):
                 if not room(prompt + self.tokens):
                     self.full, self.finish_reason = True, "length"
                     break
-            if piece := filter.push(detokenizer.flush()) + filter.flush():
+            piece = filter.push(detokenizer.flush()) + filter.flush()
+            if piece or not filter.stopped:
+                self.shown += held
+            if piece:
                 yield piece
             if filter.stopped:
                 self.finish_reason = "stop"

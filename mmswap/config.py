@@ -22,6 +22,9 @@ class SamplingConfig:
     """How the next token is chosen, and when the answer ends.
 
     `temperature` at or below 1e-5 is greedy. `top_k` 0, `top_p` 1, `min_p` 0 and `repetition_penalty` 1 are off.
+    `presence_penalty` is taken once from each token that the answer holds already, `frequency_penalty` as often as it
+    does. `logit_bias`: (token, what is added to its logit). `logprobs`: how many likely tokens are noted beside each one
+    that was chosen; 0 the chosen one alone, None nothing.
     `seed` None draws a fresh one; the generator belongs to the request, never to the process.
     """
 
@@ -33,6 +36,10 @@ class SamplingConfig:
     seed: int | None = None
     max_new_tokens: int = 512
     stop: tuple[str, ...] = ()
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    logprobs: int | None = None
 
     def __post_init__(self) -> None:
         _require(math.isfinite(self.temperature) and self.temperature >= 0, "--temperature must be 0 or more.")
@@ -45,6 +52,10 @@ class SamplingConfig:
         )
         _require(self.max_new_tokens >= 1, "--max-new-tokens must be 1 or more.")
         _require(all(self.stop), "A stop text must not be empty.")
+        for name in ("presence_penalty", "frequency_penalty"):
+            _require(math.isfinite(getattr(self, name)), f"{name} must be a finite number.")
+        _require(all(math.isfinite(bias) for _, bias in self.logit_bias), "A logit bias must be a finite number.")
+        _require(self.logprobs is None or self.logprobs >= 0, "logprobs must be 0 or more.")
         _require(self.seed is None or 0 <= self.seed < 2**63, "--seed must be between 0 and 2**63 - 1.")
 
     @property

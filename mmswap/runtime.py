@@ -171,22 +171,25 @@ class Runtime:
 
     def stream(
         self,
-        messages: Sequence[Message],
+        messages: Sequence[Message] | Prompt,
         *,
         sampling: SamplingConfig | None = None,
         on_decision: Say | None = None,
         reuse: bool = False,
+        **more: Any,
     ) -> Stream:
         """The answer piece by piece. Closing the stream early stops the work and brings every weight back.
 
         Args:
             reuse: this is a turn of a chat: what it shares with the turn before is not read again, and its KV cache is
                 kept on the card for the next one (until a prompt comes that it does not serve, or `forget`).
+            messages: as of `chat`; or a `Prompt`, whose text the model reads as it stands.
             on_decision: called with every decision and its reason as it is taken.
+            more: `should_stop` (asked before every step), `constraint` (what the answer must look like) and `template`
+                (keywords for the chat template) of `Stream`.
         """
-        return Stream(
-            self, open_messages(messages, self.config.image), sampling or SamplingConfig(), on_decision, reuse=reuse
-        )
+        opened = messages if isinstance(messages, Prompt) else open_messages(messages, self.config.image)
+        return Stream(self, opened, sampling or SamplingConfig(), on_decision, reuse=reuse, **more)
 
     def plan(self, messages: Sequence[Message]) -> list[str]:
         """What the window would do for these messages now, and why; nothing is run."""
@@ -226,9 +229,9 @@ class Runtime:
             raise ContextOverflow(tokens, limit)
         return prepared
 
-    def render(self, messages: list[dict[str, Any]]) -> Prompt:
-        """The text of a conversation whose pictures are decoded, by the model's chat template."""
-        return render(messages, self.processor.render, self.processor.dangerous)
+    def render(self, messages: list[dict[str, Any]], **template: Any) -> Prompt:
+        """The text of a conversation whose pictures are decoded, by the model's chat template with these keywords."""
+        return render(messages, partial(self.processor.render, **template), self.processor.dangerous)
 
     @contextmanager
     def turn(self) -> Iterator[None]:

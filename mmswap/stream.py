@@ -5,7 +5,7 @@ A transaction around one prompt: however it ends, every weight is back and the c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,8 +15,9 @@ from mmswap.answer import Answer, ImageReport
 from mmswap.chat import Prompt
 from mmswap.config import SamplingConfig
 from mmswap.errors import DoesNotFit, WindowMisuse
-from mmswap.llm.decode import generate
+from mmswap.llm.decode import Token, generate
 from mmswap.llm.kv.prefix import Kept
+from mmswap.llm.sampling import Constraint
 from mmswap.llm.writer import Writer
 from mmswap.measured import EncodePeak
 from mmswap.reuse import Begun
@@ -32,17 +33,26 @@ Say = Callable[[str], None]
 
 
 class Stream(Iterator[str]):
-    """An iterator over pieces of the answer's text; made by `Runtime.stream`. Work begins with the first piece."""
+    """An iterator over pieces of the answer's text; made by `Runtime.stream`. Work begins with the first piece.
+
+    Attributes:
+        tokens: the ones whose text has been handed out; with their logprobs, if those were asked for.
+    """
 
     def __init__(
         self,
         runtime: Runtime,
-        messages: list[dict[str, Any]],
+        messages: list[dict[str, Any]] | Prompt,
         sampling: SamplingConfig,
         on_decision: Say | None,
         *,
         reuse: bool = False,
+        should_stop: Callable[[], bool] | None = None,
+        constraint: Constraint | None = None,
+        template: Mapping[str, Any] | None = None,
     ) -> None:
+        self.tokens: list[Token] = []
+        self._should_stop, self._constraint, self._template = should_stop, constraint, template or {}
         self._runtime = runtime
         self._sampling, self._reuse = sampling, reuse
         self._left: Kept | None = None
@@ -74,10 +84,10 @@ class Stream(Iterator[str]):
         if self._on_decision is not None:
             self._on_decision(decision)
 
-    def _run(self, messages: list[dict[str, Any]]) -> Iterator[str]:
+    def _run(self, messages: list[dict[str, Any]] | Prompt) -> Iterator[str]:
         runtime = self._runtime
         with runtime.turn():
-            prompt = runtime.render(messages)
+            prompt = messages if isinstance(messages, Prompt) else runtime.render(messages, **self._template)
             prepared = runtime.prepare(prompt)
             try:
                 yield from self._respond(prompt, prepared)
@@ -113,8 +123,11 @@ class Stream(Iterator[str]):
             caching=runtime.caching,
             key=begun.key,
             kept=begun.kept,
+            should_stop=self._should_stop,
+            constraint=self._constraint,
         )
         writer = Writer(generation, runtime.processor.tokenizer, self._sampling.stop, runtime.memory.grow)
+        self.tokens = writer.shown
         text: list[str] = []
         try:
             for piece in writer:

@@ -108,3 +108,51 @@ def test_a_seed_is_an_answer_and_the_global_generator_is_left_alone() -> None:
 
 def test_placeholders_outside_the_vocabulary_are_no_trouble() -> None:
     assert Sampler(SamplingConfig(repetition_penalty=2.0), [1, 999_999]).next(torch.tensor([0.0, 3.0, 2.0])) == 2
+
+
+@pytest.mark.parametrize(
+    ("config", "wanted"),
+    [
+        (SamplingConfig(presence_penalty=1.5), [0, 1, 0, 0]),
+        (SamplingConfig(frequency_penalty=0.8), [0, 0, 1, 0]),
+        (SamplingConfig(presence_penalty=-1.0), [0, 0, 0, 0]),
+        (SamplingConfig(logit_bias=((2, 4.0), (999, 9.0))), [2, 2, 2, 2]),
+        (SamplingConfig(logit_bias=((0, -100.0),)), [1, 1, 1, 1]),
+    ],
+    ids=repr,
+)
+def test_what_the_answer_holds_costs_and_biases_are_added(config: SamplingConfig, wanted: list[int]) -> None:
+    sampler = Sampler(config, [0, 0, 1, 2])  # the prompt does not count
+    assert [sampler.next(torch.tensor([2.0, 1.0, -1.0])) for _ in wanted] == wanted
+
+
+@pytest.mark.parametrize("count", [0, 2, 50])
+def test_logprobs_are_the_models_own(count: int) -> None:
+    config = SamplingConfig(temperature=0.5, seed=1, logit_bias=((3, 100.0),), logprobs=count)
+    sampler, row = Sampler(config), torch.tensor([0.0, 3.0, 2.0, -1.0], dtype=torch.float16)
+    assert sampler.next(row) == 3
+    wanted = row.float().log_softmax(-1)
+    assert sampler.chosen is not None
+    assert sampler.chosen.logprob == pytest.approx(float(wanted[3]))
+    order = [1, 2, 0, 3][:count]
+    assert [token for token, _ in sampler.chosen.top] == order
+    assert [value for _, value in sampler.chosen.top] == pytest.approx([float(wanted[token]) for token in order])
+
+
+def test_a_constraint_limits_and_is_told() -> None:
+    class Descending:
+        told: list[int]
+
+        def __init__(self) -> None:
+            self.told = []
+
+        def limit(self, scores: torch.Tensor) -> torch.Tensor:
+            forbidden = torch.arange(len(scores)) >= (self.told or [len(scores)])[-1]
+            return scores.masked_fill(forbidden, float("-inf"))
+
+        def accept(self, token: int) -> None:
+            self.told.append(token)
+
+    constraint = Descending()
+    sampler = Sampler(SamplingConfig(), constraint=constraint)
+    assert [sampler.next(torch.arange(4.0)) for _ in range(4)] == [3, 2, 1, 0] == constraint.told

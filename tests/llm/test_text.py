@@ -9,7 +9,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from mmswap.llm.text import Detokenizer, StopFilter
+from mmswap.llm.text import Detokenizer, Spelling, StopFilter
 
 BAD = "\ufffd"
 
@@ -164,3 +164,11 @@ def test_stop_texts(name: str) -> None:
         assert filter_.stopped or len(pushed) - len(shown) <= longest - 1, "more was held back than can matter"
     assert shown + filter_.flush() == wanted
     assert filter_.stopped == stopped
+
+
+def test_single_tokens_are_spelled_in_bytes() -> None:
+    tokenizer, ids = byte_level([b"\xc3", b"\xa9 x"])
+    spelling = Spelling(tokenizer)
+    assert [spelling.bytes_of(token) for token in ids] == [b"\xc3", b"\xa9 x"]
+    assert spelling.bytes_of(tokenizer.eos_token_id) == b"<|end|>"
+    assert spelling.bytes_of(10**6) == b""
