@@ -1,4 +1,4 @@
-"""docs/kv.md says what the benchmark's rows say and what the kinds are, and those rows are as good as is promised there.
+"""docs/kv.md says what the benchmark's rows say and what the kinds are; those rows are as good as is promised there.
 
 The rows are SmolLM2's; loading it takes longer than all these tests: `python benchmarks/kv_quality.py` makes them anew.
 """

@@ -15,6 +15,8 @@ from torch import Tensor
 
 from mmswap.config import SamplingConfig
 from mmswap.llm.decode import Generation, generate
+from mmswap.llm.decoding import PLAIN, Decoding
+from mmswap.llm.fast import open_lean
 from mmswap.llm.kv.caching import decide
 from mmswap.llm.kv.prefix import Kept, Key, chat_key, picture_hash, within_pictures
 from mmswap.vision.tower import find_tower
@@ -43,8 +45,9 @@ def follow(inputs: dict[str, Tensor], answer: list[int], more: list[int]) -> dic
 
 
 def run(
-    model: Any, inputs: dict[str, Tensor], key: Key | None, kept: Kept | None = None, kv: str = "auto"
+    model: Any, inputs: dict[str, Tensor], key: Key | None, kept: Kept | None = None, decoding: Decoding = PLAIN
 ) -> Generation:
+    """An answer that is read to its end; `ids` are its tokens, `logits` those behind the prompt."""
     tower = find_tower(model)
     pictured = any("pixel" in name for name in inputs)
     replay = functools.partial(tower.replay, tower.run(tower.call_for(inputs))) if pictured else None
@@ -56,10 +59,15 @@ def run(
         context=512,
         replay=None if kept is not None else replay,
         caching=decide(model, "auto"),
+        decoding=decoding,
         key=key,
         kept=kept,
     )
+    seen: list[Tensor] = []
+    hook = model.register_forward_hook(lambda module, args, out: seen.append(out.logits[0, -1].clone()))
     running.ids = [token.id for token in running]  # type: ignore[attr-defined]
+    hook.remove()
+    running.logits = seen[0]  # type: ignore[attr-defined]
     return running
 
 
@@ -78,10 +86,25 @@ def test_a_follow_up_reads_what_is_new_and_answers_as_a_fresh_run(name: str) -> 
     assert again.statistics.reused_tokens == len(ids) + NEW - 1
     assert sum(again.statistics.chunking.sizes) == len(whole) - again.statistics.reused_tokens
     assert again.ids == fresh.ids  # type: ignore[attr-defined]
+    assert torch.allclose(again.logits, fresh.logits, atol=1e-4)  # type: ignore[attr-defined]
     third = follow(second, again.ids, [7, 8])  # type: ignore[attr-defined]
     last = run(model, third, key_of(third["input_ids"][0].tolist(), "A"), again.kept)
     assert last.statistics.reused_tokens > again.statistics.reused_tokens
     assert last.ids == run(model, third, None).ids  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", ["qwen2_vl", "gemma3"])
+def test_a_lean_step_goes_on_at_the_right_position(name: str) -> None:
+    """Positions that a picture shifted, and a window, in answers decoded part by part."""
+    model = families.build(name)
+    decoding = Decoding(step=open_lean(model))
+    first = families.inputs(name, model, size=3, text=14, seed=3)
+    one = run(model, first, key_of(first["input_ids"][0].tolist(), "A"), decoding=decoding)
+    second = follow(first, one.ids, [17, 23, 42, 99])  # type: ignore[attr-defined]
+    key = key_of(second["input_ids"][0].tolist(), "A")
+    again = run(model, second, key, one.kept, decoding)
+    assert again.statistics.reused_tokens > 0
+    assert again.ids == run(model, second, None).ids  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("name", ["qwen2_vl", "llava"])
