@@ -29,6 +29,7 @@ from mmswap.config import SamplingConfig
 from mmswap.llm.decode import generate
 from mmswap.llm.decoding import Decoding
 from mmswap.llm.fast import LeanStep, open_lean
+from mmswap.llm.fast.merge import merge
 from mmswap.llm.kv.caching import decide
 from mmswap.llm.ops import backends
 from mmswap.llm.parts import find_parts
@@ -171,6 +172,8 @@ def compare(name: str, device: torch.device, rounds: int, tokens: int) -> list[d
     print(f"{name}: {round_to_int4(packed)}")
     caching = decide(packed, "auto")
     step = open_lean(packed)
+    if merge(packed, step):
+        step = open_lean(packed)
     sides: dict[str, tuple[Any, Callable[[], float]]] = {
         "transformers bf16": (plain, lambda: library(plain, ids, tokens)),
         "mmswap int4": (packed, lambda: ours(packed, step, caching, ids, tokens)),

@@ -19,6 +19,7 @@ from mmswap.card import Card
 from mmswap.config import RunConfig
 from mmswap.llm.fast import STEPS, LeanStep, Refused, Step, open_lean
 from mmswap.llm.fast.calls import Call, noted_calls
+from mmswap.llm.fast.merge import merge
 from mmswap.llm.fast.replace import replace
 from mmswap.llm.graph import open_graph
 from mmswap.llm.ops import threads
@@ -86,6 +87,9 @@ def open_decoding(model: Any, parts: Parts, card: Card, config: RunConfig, open_
     except Refused as why:
         say(f"Decode: through the model's own forward, because {why}. {replace(parts)} of its parts are ours.")
         return Decoding(threads=_threads(card, None, say), kernels=kernels)
+    if not card.can_swap and (joined := merge(model, lean)):
+        lean = open_lean(model)
+        say(f"{joined} layers that work on the same input are computed together.")
     _tune(calls, card, config, say)
     step, eager = open_graph(lean, open_cache)
     how = "as a captured graph" if eager is None else f"not captured, because {eager}"

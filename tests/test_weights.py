@@ -12,6 +12,7 @@ import mmswap
 from mmswap.llm.quant import QuantLinear
 
 PICTURE = Path(__file__).parents[1] / "examples" / "pictures" / "star_and_cross.png"
+ROWS, HEAD = 12544, 686  # of the decoder's layers, joined or not; of the head
 TRUTH = "a yellow star and a white cross on a black background"
 
 
@@ -22,16 +23,17 @@ def packed(runtime: mmswap.Runtime) -> list[QuantLinear]:
 @pytest.mark.parametrize(
     ("options", "prepared", "dtype"),
     [
-        ({}, 56, torch.bfloat16),
-        ({"quantize_head": True, "decode": "model"}, 56, torch.bfloat16),  # its 686 rows are no multiple of 16
-        ({"dtype": "float32"}, 0, torch.float32),
-        ({"card": "sim:1GiB"}, 0, torch.float16),  # a simulated card keeps what a real one would hold
+        ({}, True, torch.bfloat16),
+        ({"quantize_head": True, "decode": "model"}, True, torch.bfloat16),  # its 686 rows are no multiple of 16
+        ({"dtype": "float32"}, False, torch.float32),
+        ({"card": "sim:1GiB"}, False, torch.float16),  # a simulated card keeps what a real one would hold
     ],
 )
-def test_four_bits_answer_as_plain_weights_do(options: dict[str, Any], prepared: int, dtype: torch.dtype) -> None:
+def test_four_bits_answer_as_plain_weights_do(options: dict[str, Any], prepared: bool, dtype: torch.dtype) -> None:
     runtime = mmswap.load(quantize="int4", **options)
-    assert len(packed(runtime)) == 56 + ("quantize_head" in options)
-    assert sum(part.prepared for part in packed(runtime)) == prepared
+    rows = [(part.out_features, part.prepared) for part in packed(runtime)]
+    assert sum(count for count, _ in rows) == ROWS + HEAD * ("quantize_head" in options)
+    assert sum(count for count, done in rows if done) == (ROWS if prepared else 0)
     assert runtime.model.get_input_embeddings().weight.dtype == dtype
     assert runtime.chat("Describe the picture.", [str(PICTURE)]).text == TRUTH
     found = runtime.measurements().load

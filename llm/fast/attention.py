@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from mmswap.llm.fast.linear import Linear, linear_of, takes_features
 from mmswap.llm.fast.norm import Norm, close, norm_of
+from mmswap.llm.fast.part import shared_by, split
 from mmswap.llm.fast.refused import Refused
 from mmswap.llm.fast.sighting import Call, Looked, Sighting, is_norm
 from mmswap.llm.fast.turn import Turn, turn_of
@@ -29,6 +31,7 @@ class Attention:
     Attributes:
         index: of the layer in the cache.
         heads, head_dim: of the query. kv_heads, value_dim: of keys and values.
+        project: h -> query, key, value, each [B, 1, heads * D]; `sides` are their modules.
         rope: which of the step's pairs (cos, sin) it turns by; None: it does not turn.
     """
 
@@ -37,9 +40,7 @@ class Attention:
     head_dim: int
     kv_heads: int
     value_dim: int
-    q: Linear
-    k: Linear
-    v: Linear
+    project: Callable[[Tensor], tuple[Tensor, ...]]
     o: Linear
     q_norm: Norm | None
     k_norm: Norm | None
@@ -49,13 +50,15 @@ class Attention:
     soft_cap: float
     window: int
     sinks: Tensor | None
+    sides: tuple[nn.Module, ...]
 
     def __call__(self, h: Tensor, step: Any) -> Tensor:
         """`h [B,1,H]` -> `[B,1,H]`; the token's key and value go into `step.cache`."""
         batch = h.shape[0]  # one token: [B, 1, heads * D] and [B, heads, 1, D] are the same bytes
-        q = self.q(h).view(batch, self.heads, 1, self.head_dim)
-        k = self.k(h).view(batch, self.kv_heads, 1, self.head_dim)
-        v = self.v(h).view(batch, self.kv_heads, 1, self.value_dim)
+        q, k, v = self.project(h)
+        q = q.view(batch, self.heads, 1, self.head_dim)
+        k = k.view(batch, self.kv_heads, 1, self.head_dim)
+        v = v.view(batch, self.kv_heads, 1, self.value_dim)
         if self.q_norm is not None:
             q = self.q_norm(q)
         if self.k_norm is not None:
@@ -102,9 +105,7 @@ def attention_of(call: Call, sighting: Sighting, ropes: list[Any]) -> Attention:
         head_dim=width,
         kv_heads=look.key.shape[1],
         value_dim=look.value.shape[-1],
-        q=linear_of(projections[0]),
-        k=linear_of(projections[1]),
-        v=linear_of(projections[2]),
+        project=_project(projections[:3]),
         o=linear_of(projections[3]),
         q_norm=None if norm[0] is None else norm_of(norm[0].module, norm[0].given),
         k_norm=None if norm[1] is None else norm_of(norm[1].module, norm[1].given),
@@ -114,7 +115,16 @@ def attention_of(call: Call, sighting: Sighting, ropes: list[Any]) -> Attention:
         soft_cap=float(kinds.get("softcap") or 0.0),
         window=int(kinds.get("sliding_window") or 0),
         sinks=kinds.get("s_aux"),
+        sides=tuple(one.module for one in projections[:3]),
     )
+
+
+def _project(calls: list[Call]) -> Callable[[Tensor], tuple[Tensor, ...]]:
+    shared = shared_by([one.module for one in calls])
+    if shared is not None:
+        return split(shared, calls[0].given)
+    q, k, v = (linear_of(one) for one in calls)
+    return lambda h: (q(h), k(h), v(h))
 
 
 def _only_look(module: nn.Module, sighting: Sighting) -> Looked:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from mmswap.llm.fast.calls import bind, note
+from mmswap.llm.fast.part import Part
 from mmswap.llm.fast.sighting import Call
 from mmswap.llm.quant import QuantLinear
 
@@ -18,7 +19,7 @@ Linear = Callable[[Tensor], Tensor]
 
 def takes_features(module: nn.Module) -> bool:
     """Whether it is a linear layer, packed or plain."""
-    return isinstance(module, (nn.Linear, QuantLinear))
+    return isinstance(module, (nn.Linear, QuantLinear, Part))
 
 
 def linear_of(call: Call) -> Linear:

@@ -10,32 +10,40 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 from torch.nn import functional
 
+from mmswap.llm.fast.calls import bind
 from mmswap.llm.fast.linear import Linear, linear_of, takes_features
 from mmswap.llm.fast.norm import close
+from mmswap.llm.fast.part import shared_by
 from mmswap.llm.fast.sighting import Call, Sighting
 
 Activation = Callable[[Tensor], Tensor]
-_ACTIVATIONS: tuple[Activation, ...] = (
-    functional.silu,
-    functional.gelu,
-    partial(functional.gelu, approximate="tanh"),
-)
+_gelu_tanh: Activation = partial(functional.gelu, approximate="tanh")
+_ACTIVATIONS: tuple[Activation, ...] = (functional.silu, functional.gelu, _gelu_tanh)
+_AS_OP: dict[Activation, tuple[str, ...]] = {
+    functional.silu: ("silu_and_mul",),
+    functional.gelu: ("gelu_and_mul", "none"),
+    _gelu_tanh: ("gelu_and_mul", "tanh"),
+}
 
 
 @dataclass(slots=True, eq=False)
 class Gated:
-    """down(act(gate(h)) * up(h))."""
+    """down(act(gate(h)) * up(h)).
 
-    gate: Linear
-    up: Linear
+    Attributes:
+        inner: h -> act(gate(h)) * up(h). sides: the modules of gate and up.
+    """
+
+    inner: Linear
     down: Linear
-    act: Activation
+    sides: tuple[nn.Module, nn.Module]
 
     def __call__(self, h: Tensor, _: Any) -> Tensor:
-        return self.down(self.act(self.gate(h)) * self.up(h))
+        return self.down(self.inner(h))
 
 
 @dataclass(slots=True, eq=False)
@@ -57,5 +65,17 @@ def mlp_of(call: Call, sighting: Sighting) -> Gated | Opaque:
         for act in _ACTIVATIONS:
             for one, other in ((gate, up), (up, gate)):
                 if close(act(one.result) * other.result, down.given) and call.result is down.result:
-                    return Gated(linear_of(one), linear_of(other), linear_of(down), act)
+                    return Gated(_inner(one, other, act), linear_of(down), (one.module, other.module))
     return Opaque(call.module)
+
+
+def _inner(gate: Call, up: Call, act: Activation) -> Linear:
+    shared = shared_by((gate.module, up.module))
+    op = _AS_OP.get(act)
+    if shared is not None and op is not None:
+        name, *more = op
+        whole = shared.layer.bound(gate.given)
+        run = bind(name, torch.cat((gate.result, up.result), -1), *more)
+        return lambda h: run(whole(h), *more)
+    left, right = linear_of(gate), linear_of(up)
+    return lambda h: act(left(h)) * right(h)

@@ -40,6 +40,7 @@ class LeanStep:
     """The model's decode step as a chain of blocks.
 
     Attributes:
+        blocks: the chain.
         opaque: why some layers keep their own attention; empty if none does.
 
     Args:
@@ -58,7 +59,7 @@ class LeanStep:
         modules: list[nn.Module],
     ) -> None:
         self._embeddings, self._scale = embeddings, scale
-        self._ropes, self._blocks = ropes, blocks
+        self._ropes, self.blocks = ropes, blocks
         self._norm, self._head, self._tail = norm, head, tail
         self._modules = modules
         self.opaque = sorted({why for block in blocks if (why := getattr(block.body, "why", None))})
@@ -109,9 +110,9 @@ class LeanStep:
         if self._scale != 1.0:
             x = x * self._scale
         state.ropes = self._ropes.at(x, state.at)
-        first = self._blocks[0].pre
+        first = self.blocks[0].pre
         h = x if first is None else first(x)
-        for block, norm in zip(self._blocks, self._joins):
+        for block, norm in zip(self.blocks, self._joins):
             y = block.body(h, state)
             if block.post is not None:
                 y = block.post(y)

@@ -23,6 +23,9 @@ from mmswap.llm.quant.layout import MIDDLE, Packed4
 ROWS = 16
 """torch takes rows in whole multiples of this."""
 
+BLOCK = 64
+"""Rows that lie together at the most, whatever the processor: layouts of so many rows may follow each other."""
+
 _PIECE = 1 << 22  # codes that are widened to int32 at a time
 _CODES = 1 << 17  # codes that are taken apart at a time: they stay in the processor's cache
 

@@ -162,6 +162,8 @@ def merged(layers: Sequence[QuantLinear]) -> QuantLinear | None:
     Its tensors are copies: who keeps the merged one lets the others go.
     """
     first = layers[0]
+    if first.prepared:
+        return _merged_codes(layers)
     alike = not any(one.prepared for one in layers) and all(
         (one.in_features, one.group_size, one.scales.dtype, one.dtype)
         == (first.in_features, first.group_size, first.scales.dtype, first.dtype)
@@ -175,6 +177,30 @@ def merged(layers: Sequence[QuantLinear]) -> QuantLinear | None:
     bias = None if first.bias is None else torch.cat([one.bias for one in layers if one.bias is not None])
     packed = Packed4(words, scales, zeros, first.in_features, first.group_size, first.order)
     return QuantLinear(packed, bias, first.dtype)
+
+
+def _merged_codes(layers: Sequence[QuantLinear]) -> QuantLinear | None:
+    """The same in the processor's layout, which lies by blocks of rows."""
+    first = layers[0]
+    alike = all(
+        one.prepared
+        and (one.in_features, one.group_size, one.dtype) == (first.in_features, first.group_size, first.dtype)
+        and (one.bias is None) == (first.bias is None)
+        and one.order is None
+        for one in layers
+    )
+    if not alike or any(one.out_features % cpu_layout.BLOCK for one in layers[:-1]):
+        return None
+    made = QuantLinear.__new__(QuantLinear)
+    nn.Module.__init__(made)
+    made.in_features, made.out_features = first.in_features, sum(one.out_features for one in layers)
+    made.group_size, made.dtype = first.group_size, first.dtype
+    made.register_buffer("order", None)
+    made.register_buffer("codes", torch.cat([one.codes for one in layers]))
+    made.register_buffer("scale_zero", torch.cat([one.scale_zero for one in layers], 1).contiguous())
+    biases = [one.bias for one in layers if one.bias is not None]
+    made.bias = nn.Parameter(torch.cat(biases), requires_grad=False) if biases else None
+    return made
 
 
 def _equal(one: Tensor | None, other: Tensor | None) -> bool:
