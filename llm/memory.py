@@ -122,6 +122,7 @@ class TextMemory:
 
     Attributes:
         refusal: why `grow` said no the last time, a clause with the figures.
+        held: bytes of the KV cache that is claimed now.
 
     Args:
         free: what can be had now; idle bytes of a pool included, for the allocator gives them before it fails.
@@ -139,6 +140,7 @@ class TextMemory:
         self._step = 0
         self._claimed = 0
         self.refusal = ""
+        self.held = 0
 
     def size(self, tokens: int) -> int:
         """Bytes of the KV cache of `tokens` and of the smallest prefill step that completes it."""
@@ -254,7 +256,8 @@ class TextMemory:
 
     def _claim(self, tokens: int) -> None:
         self._claimed = tokens
-        self._card.claim("KV cache", self._kept(tokens))
+        self.held = self._kept(tokens)
+        self._card.claim("KV cache", self.held)
 
     def exhausted(self) -> DoesNotFit:
         """The error for a card that refused an allocation while the prompt or its answer was computed."""
@@ -265,7 +268,7 @@ class TextMemory:
 
     def release(self) -> None:
         """The prompt is over: its claims are struck out."""
-        self._claimed = 0
+        self._claimed = self.held = 0
         self._card.release("KV cache")
         self._card.release("image features")
 

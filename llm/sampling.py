@@ -1,7 +1,8 @@
 """Choose the next token from logits. Knows no model: `Sampler(config, prompt_ids).next(logits)`, token after token.
 
 The order is that of transformers: repetition penalty, (presence and frequency penalty, bias, what a grammar allows,)
-temperature, top-k, top-p, min-p. Everything runs in fp32 on the CPU with a generator of the request's own, so that equal seeds give equal answers whatever else is running.
+temperature, top-k, top-p, min-p. Everything runs in fp32 on the CPU with a generator of the request's own, so that
+equal seeds give equal answers whatever else is running.
 """
 
 from __future__ import annotations

@@ -109,8 +109,8 @@ def render(
 
 def _open_content(message: Message, config: ImageConfig) -> str | list[dict[str, Any]]:
     role, content = message.get("role"), message.get("content")
-    if role not in ("system", "user", "assistant"):
-        raise OptionError(f"A message's role must be system, user or assistant, not {role!r}.")
+    if role not in ("system", "user", "assistant", "tool"):
+        raise OptionError(f"A message's role must be system, user, assistant or tool, not {role!r}.")
     if isinstance(content, str):
         return content
     if not isinstance(content, Sequence):

@@ -23,8 +23,8 @@ class SamplingConfig:
 
     `temperature` at or below 1e-5 is greedy. `top_k` 0, `top_p` 1, `min_p` 0 and `repetition_penalty` 1 are off.
     `presence_penalty` is taken once from each token that the answer holds already, `frequency_penalty` as often as it
-    does. `logit_bias`: (token, what is added to its logit). `logprobs`: how many likely tokens are noted beside each one
-    that was chosen; 0 the chosen one alone, None nothing.
+    does. `logit_bias`: (token, what is added to its logit). `logprobs`: how many likely tokens are noted beside each
+    one that was chosen; 0 the chosen one alone, None nothing.
     `seed` None draws a fresh one; the generator belongs to the request, never to the process.
     """
 

@@ -42,6 +42,12 @@ class Reuse:
         self._asked = False
         self._refused: str | None = None
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are kept on the card between two prompts."""
+        kept = self._kept
+        return int(kept.cache.nbytes) if kept is not None else 0
+
     def begin(self, prompt: Prompt, prepared: Prepared, placeholder: int | None, say: Say) -> Begun:
         """What of a prompt need not be read; nothing is kept any more if that is nothing."""
         if not self._asked:  # once, and not before anybody goes on with a chat
