@@ -25,11 +25,16 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Caching:
-    """`kind`: how keys and values are kept. `survey`: of the model's layers; None: transformers' own cache serves."""
+    """Attributes:
+    kind: how keys and values are kept.
+    survey: of the model's layers; None: transformers' own cache serves.
+    key: of the model as it was loaded, under which a calibration is kept; parts may be merged after that.
+    """
 
     kind: Kind
     survey: Survey | None = None
     calibration: Calibration | None = None
+    key: str = ""
 
     def open(self, tokens: int) -> KvCache | None:
         """An empty cache with room for `tokens`; None where transformers' own is used."""
@@ -62,19 +67,20 @@ def decide(
         say(f"KV cache: transformers' own, in the model's dtype, because {why}.")
         return Caching(kind)
     survey = Survey.of(model)
-    calibration = _known(model, survey, kind, tensors or {}, say, warn) if kind.quantised else None
+    key = key_of(model)
+    calibration = _known(key, survey, kind, tensors or {}, say, warn) if kind.quantised else None
     refuse(model, kind, calibration, unsafe=unsafe)
     if unsafe and kind.float8:
         warn(f"--kv-unsafe: {kind.name} is used whether or not it is known to answer rightly on this model.")
     say(f"KV cache: {kind.name}, {_reason(name, kind, calibration)}.")
-    return Caching(kind, survey, calibration)
+    return Caching(kind, survey, calibration, key)
 
 
 def _known(
-    model: Any, survey: Survey, kind: Kind, tensors: Mapping[str, Entry], say: Say, warn: Say
+    key: str, survey: Survey, kind: Kind, tensors: Mapping[str, Entry], say: Say, warn: Say
 ) -> Calibration | None:
     """What was measured on this machine, else what the checkpoint brings."""
-    found = recall(key_of(model))
+    found = recall(key)
     if found is not None or not kind.float8:
         return found
     given = given_scales(tensors, survey.own)

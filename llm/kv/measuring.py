@@ -49,6 +49,7 @@ def measure(
     prompts: Sequence[Prompted],
     *,
     name: str = "",
+    key: str | None = None,
     kinds: Iterable[Kind] = TRIED,
     chunk: int = 2048,
     say: Callable[[str], None] = lambda _: None,
@@ -56,6 +57,7 @@ def measure(
     """What the keys and values of `model` look like on `prompts`.
 
     Args:
+        key: what it is kept under (`Caching.key`); by default `key_of` the model as it is now.
         kinds: what is tried on them. chunk: tokens of one prefill pass. say: told what is being done.
 
     Raises:
@@ -80,7 +82,7 @@ def measure(
     for index, layer in layers.items():
         layer.cosine.update(worst.get(index, {}))
     how = f"measured on {sum(contexts)} tokens in {len(contexts)} prompts"
-    return Calibration(key_of(model), name, how, contexts, layers)
+    return Calibration(key_of(model) if key is None else key, name, how, contexts, layers)
 
 
 def key_of(model: Any) -> str:

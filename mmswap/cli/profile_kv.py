@@ -37,7 +37,12 @@ def profile_kv(model: str, dtype: str, card: str, contexts: str, out: Path | Non
     with runtime.turn():
         prompts = list(_prompts(runtime, fitting))
         found = measure(
-            runtime.model, prompts, name=Path(model).name, chunk=runtime.config.prefill_chunk, say=report.explain
+            runtime.model,
+            prompts,
+            name=Path(model).name,
+            key=runtime.caching.key or None,
+            chunk=runtime.config.prefill_chunk,
+            say=report.explain,
         )
     try:
         place = keep(found, out)
