@@ -67,16 +67,20 @@ class State:
             keys, values = held.update(k, v)
             if 0 < layer.window < keys.shape[2]:  # a cache that does not forget
                 keys, values = keys[:, :, -layer.window :], values[:, :, -layer.window :]
-            look = (q, keys, values, self.length, layer.scale, layer.soft_cap, None, None, layer.sinks, None)
-            return self._chosen("decode_attention", layer.index, look)(*look)
+            return self._look(layer, (q, keys, values), None, None)
         if held.store is None:
             held.lazy_initialization(k, v)
         store = held.store
         put = (k, v, store.keys, store.values, self.start, store.k_offset, store.k_scale, store.v_scale)
-        look = (q, store.keys, store.values, self.length, layer.scale, layer.soft_cap, store.k_scale, store.v_scale)
-        look = (*look, layer.sinks, None)
         self._chosen("kv_store", layer.index, put)(*put)
-        return self._chosen("decode_attention", layer.index, look)(*look)
+        return self._look(layer, (q, store.keys, store.values), store.k_scale, store.v_scale)
+
+    def _look(
+        self, layer: Attention, what: tuple[Tensor, ...], k_scale: Tensor | None, v_scale: Tensor | None
+    ) -> Tensor:
+        given = (*what, self.length, layer.scale, layer.soft_cap, k_scale, v_scale, layer.sinks, None)
+        found: Tensor = self._chosen("decode_attention", layer.index, given)(*given)
+        return found
 
     def _chosen(self, op: str, index: int, given: tuple[Any, ...]) -> Any:
         """The op, chosen once for each layer."""

@@ -198,7 +198,7 @@ def _merged_codes(layers: Sequence[QuantLinear]) -> QuantLinear | None:
     made.register_buffer("order", None)
     made.register_buffer("codes", torch.cat([one.codes for one in layers]))
     made.register_buffer("scale_zero", torch.cat([one.scale_zero for one in layers], 1).contiguous())
-    biases = [one.bias for one in layers if one.bias is not None]
+    biases: list[Tensor] = [one.bias for one in layers if one.bias is not None]
     made.bias = nn.Parameter(torch.cat(biases), requires_grad=False) if biases else None
     return made
 
