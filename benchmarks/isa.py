@@ -136,7 +136,8 @@ def rows(asked: list[str]) -> Iterator[dict[str, Any]]:
 def _row(target: str, case: str, start: Start, report: Report, card: Card) -> dict[str, Any]:
     constants = dict(zip(start.kernel.arg_names[len(start.arguments) :], start.constants, strict=True))
     name = start.kernel.fn.__name__
-    weights = constants["BN"] * constants["BW"] * 8 if report.loop and "BW" in constants else 0
+    words = 16 if start.kernel.fn.__name__ == "w4_dot" else constants.get("BW", 0)
+    weights = constants["BN"] * words * 8 if report.loop and words else 0
     return {
         "target": target,
         "case": case,

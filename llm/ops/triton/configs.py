@@ -23,7 +23,7 @@ class Config(NamedTuple):
         columns: words of a row at a time (`gemv`: pairs of numbers; `decode_attention`: slots, of heads of 128
             channels).
         warps: warps of the program.
-        inputs: input rows (`w4_small`).
+        inputs: input rows (`w4_small`); 16: by the matrix units (`w4_dot`).
     """
 
     rows: int
@@ -34,14 +34,23 @@ class Config(NamedTuple):
 
 _GEMV = (Config(8, 128, 4), Config(4, 128, 2), Config(4, 256, 4), Config(2, 128, 1))
 _SMALL = (Config(8, 128, 4, 4), Config(4, 128, 4, 4), Config(8, 128, 4, 2), Config(4, 128, 4, 8))
+_DOT = (Config(32, 16, 2, 16), Config(64, 16, 4, 16), Config(16, 16, 1, 16), Config(8, 128, 4, 4))
 _SKINNY = (Config(8, 256, 4), Config(4, 256, 4), Config(4, 512, 4), Config(2, 256, 1))
 _UNPACK = (Config(4, 128, 4), Config(8, 128, 4))
 _ATTENTION = (Config(4, 8, 4), Config(2, 16, 4), Config(1, 32, 4), Config(4, 16, 8))
-_LANES32 = {"w4_gemv": _GEMV, "w4_small": _SMALL, "expert_gemv": _GEMV, "gemv": _SKINNY, "dequantise": _UNPACK,
-            "decode_attention": _ATTENTION}  # fmt: skip
+_LANES32 = {
+    "w4_gemv": _GEMV,
+    "w4_small": _SMALL,
+    "w4_dot": _DOT,
+    "expert_gemv": _GEMV,
+    "gemv": _SKINNY,
+    "dequantise": _UNPACK,
+    "decode_attention": _ATTENTION,
+}
 _LANES64: dict[str, tuple[Config, ...]] = {
     "w4_gemv": (Config(8, 256, 4), Config(4, 256, 4)),
     "w4_small": (Config(4, 256, 4, 4),),
+    "w4_dot": (Config(32, 16, 2, 16), Config(4, 256, 4, 4)),
     "expert_gemv": (Config(8, 256, 4), Config(4, 256, 4)),
     "gemv": (Config(8, 512, 4), Config(4, 512, 4)),
     "dequantise": (Config(4, 256, 4),),
@@ -50,6 +59,7 @@ _LANES64: dict[str, tuple[Config, ...]] = {
 _LARGE: dict[str, tuple[Config, ...]] = {
     "w4_gemv": (Config(64, 32, 1),),
     "w4_small": (Config(64, 32, 1, 4),),
+    "w4_dot": (Config(64, 16, 1, 16),),
     "expert_gemv": (Config(64, 32, 1),),
     "gemv": (Config(64, 128, 1),),
     "dequantise": (Config(64, 128, 1),),
@@ -65,6 +75,9 @@ TABLE: dict[str, dict[str, tuple[Config, ...]]] = {
     INTERPRETER: _LARGE,
 }
 """Family of cards -> kernel -> configurations, the default first."""
+
+DOT_ABOVE = {"rdna3": 8, "rdna4": 4, "cuda": 2, "cdna": 4, INTERPRETER: 4}
+"""Family -> input rows above which the matrix units take fewer instructions than products of pairs."""
 
 tuned: dict[tuple[str, Shape], Config] = {}
 """(kernel, shape) -> what was fastest on the card of this process."""

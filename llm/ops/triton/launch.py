@@ -19,8 +19,9 @@ _NARROW = 1 << 31
 ALIGNED = 16
 """Bytes of an address, and what a number must be a multiple of, to be taken for aligned."""
 
-OPTIONS: dict[str, Any] = {"num_stages": 2, "enable_fp_fusion": True}
-"""Of every kernel. Triton's default for fusing a product and a sum changes in 3.10: it is said."""
+OPTIONS: dict[str, Any] = {"num_stages": 1, "enable_fp_fusion": True}
+"""Of every kernel. Loops are not pipelined: no other loads than those of products would be, and they cost registers and
+instructions. Triton's default for fusing a product and a sum changes in 3.10: it is said."""
 
 
 class Launcher:

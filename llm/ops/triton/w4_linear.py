@@ -1,4 +1,4 @@
-"""w4a16 by Triton: one row by `w4_gemv`, 2 to 16 by `w4_small`, more by `dequantise` and a matrix product.
+"""w4a16 by Triton: one row by `w4_gemv`, 2 to 16 by `w4_small` or `w4_dot`, more by `dequantise` and a matrix product.
 
     y = run(x, words, scales, zeros, order, bias, in_features, group_size)
 
@@ -15,6 +15,7 @@ from mmswap.llm.ops.triton import arch, configs
 from mmswap.llm.ops.triton.dequantise import dequantised
 from mmswap.llm.ops.triton.launch import Launcher, aligned, power_of_two
 from mmswap.llm.ops.triton.w4 import BLOCK, group_constants, together, unfit
+from mmswap.llm.ops.triton.w4_dot import w4_dot
 from mmswap.llm.ops.triton.w4_gemv import w4_gemv
 from mmswap.llm.ops.triton.w4_small import w4_small
 
@@ -22,7 +23,7 @@ SMALL = 16
 """Input rows up to which codes are multiplied as they are."""
 
 _PIECE = 64 << 20  # bytes of a weight that are unpacked at a time
-_gemv, _small = Launcher(w4_gemv), Launcher(w4_small)
+_gemv, _small, _dot = Launcher(w4_gemv), Launcher(w4_small), Launcher(w4_dot)
 
 
 def refuses(
@@ -78,7 +79,16 @@ def run(
             config.warps,
         )
         return y
-    config = configs.choose("w4_small", found, (outputs, padded, group, power_of_two(rows)))
+    many = rows > configs.DOT_ABOVE[found.family] and group % 32 == 0
+    config = configs.choose("w4_dot" if many else "w4_small", found, (outputs, padded, group, power_of_two(rows)))
+    if config.inputs == SMALL:
+        _dot(
+            (-(-outputs // config.rows), 1, 1),
+            (flat, words, scales, zeros, held, y, rows, flat.stride(0), *last),
+            (bias is not None, group, span, config.rows, x.dtype == torch.bfloat16),
+            config.warps,
+        )
+        return y
     inputs = min(config.inputs, power_of_two(rows))
     _small(
         (-(-rows // inputs), -(-outputs // config.rows), 1),

@@ -1,4 +1,4 @@
-"""What Triton's interpreter lacks or gets wrong, for tests: assembly of the kernels, and rounding to bfloat16.
+"""What Triton's interpreter lacks or gets wrong, for tests: assembly, and rounding and products of bfloat16.
 
     mend()      # before kernels run, in a process with TRITON_INTERPRET=1
 
@@ -31,7 +31,13 @@ def mend() -> None:
             return interpreter.TensorHandle(_to_bf16(source.data), tl.bfloat16)
         return cast(self, source, kind)
 
+    dot = builder.create_dot
+
+    def wide(self: Any, a: Any, b: Any, *rest: Any) -> Any:
+        return dot(self, *[_widened(factor) for factor in (a, b)], *rest)
+
     builder.cast_impl = rounded
+    builder.create_dot = wide
     builder.create_inline_asm = _assembly
 
 
@@ -40,6 +46,13 @@ def _assembly(self: Any, text: str, constraints: str, values: Any, types: Any, p
     result = INSTRUCTIONS[text.split()[0]](*[value.data for value in values])
     kind = types[0].scalar
     return _Results([interpreter.TensorHandle(result, kind)])
+
+
+def _widened(factor: Any) -> Any:
+    """bfloat16 as float32: the interpreter multiplies its bits."""
+    if factor.dtype.scalar != tl.bfloat16:
+        return factor
+    return interpreter.TensorHandle((factor.data.astype(np.uint32) << np.uint32(16)).view(np.float32), tl.float32)
 
 
 def _halves(pair: Any, bf16: bool) -> tuple[Any, Any]:

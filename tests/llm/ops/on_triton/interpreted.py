@@ -70,6 +70,7 @@ def checks() -> dict[str, Callable[[], int]]:
         **found,
         "groups": _groups,
         "scales-of-a-block": _scales_of_a_block,
+        "matrix-units": _matrix_units,
         "fp8-codes": _fp8_codes,
         "entry": _entry,
         "many-rows": _pieces,
@@ -156,6 +157,23 @@ def _groups() -> int:
             torch.randn(1, 336).half(), weight.words, weight.scales, weight.zeros, None, None, 336, group
         )
         assert why == f"groups of {group} columns are no multiple of 16"
+    return taken
+
+
+def _matrix_units() -> int:
+    """More than a few rows go by tl.dot, where a matrix of sixteen columns has one scale a row."""
+    from mmswap.llm.ops.triton import w4_linear
+
+    taken = 0
+    for group in (32, 64, 96, 128, 192, -1, 48):
+        for dtype in HALVES:
+            x = torch.randn((5, 16)[taken % 2], (100, 336)[taken // 2 % 2])
+            x[0, 3] = 2000.0
+            weight = packed4(37, x.shape[1], Random(f"dot {group}"), group=group)
+            with patch.object(w4_linear, "_dot", wraps=w4_linear._dot) as started:
+                _linear4(x.to(dtype), weight)
+            assert started.called == (group != 48 or weight.group_size > 100)
+            taken += 1
     return taken
 
 

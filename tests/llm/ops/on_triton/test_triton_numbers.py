@@ -19,7 +19,7 @@ CHECKS = [
     *[f"{op}-{dtype}" for op in OPS16 for dtype in ("float16", "bfloat16")],
     *[f"{op}-{dtype}" for op in OPS for dtype in ("float16", "bfloat16", "float32")],
     *[f"assembly-{math}-{dtype}" for math in ("dot2", "ptx") for dtype in ("float16", "bfloat16")],
-    *("groups", "scales-of-a-block", "fp8-codes", "entry", "many-rows"),
+    *("groups", "scales-of-a-block", "matrix-units", "fp8-codes", "entry", "many-rows"),
 ]
 
 
