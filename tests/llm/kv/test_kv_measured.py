@@ -89,7 +89,7 @@ def test_what_was_measured_is_kept_by_the_models_weights_and_used_without_being_
     other = biased()
     other.model.language_model.layers[0].self_attn.k_proj.bias.data[0] += 1
     assert key_of(other) != key_of(model) == key_of(biased()) == decide(model, "auto").key
-    assert measure(model, prompts(model)[1:], key="as it was loaded").key == "as it was loaded"  # parts are merged later
+    assert measure(model, prompts(model)[1:], key="as it was loaded").key == "as it was loaded"
     with pytest.raises(OptionError):
         decide(other, "fp8_e4m3")
 
