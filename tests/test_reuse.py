@@ -10,6 +10,7 @@ from PIL import Image, ImageDraw
 
 import mmswap
 from mmswap.chat import Conversation
+from mmswap.cli.report import summary
 from mmswap.config import SamplingConfig
 from mmswap.reuse import CLAIM
 from mmswap.runtime import Runtime
@@ -46,6 +47,8 @@ def test_the_second_question_reads_only_its_own_words(runtime: Runtime) -> None:
     assert second.reused_tokens >= first.prompt_tokens
     assert second.images[0].tokens == first.images[0].tokens
     assert second.images[0].encode_ms == 0
+    assert f"| {second.reused_tokens} of {second.prompt_tokens} tokens kept |" in summary(second)
+    assert "kept" not in summary(first)
     assert not second.window.opened
     assert "turn before" in second.window.reason
     said = f"{second.reused_tokens} of {second.prompt_tokens} tokens are in the KV cache"

@@ -64,6 +64,8 @@ def summary(answer: Answer) -> str:
         parts.append(f"SPILLED {format_bytes(answer.spill.bytes)}")
     if answer.spill is not None and answer.spill.count:
         parts.append(f"{_times(answer.spill.count)} so far, {format_bytes(answer.spill.worst_bytes)} at worst")
+    if answer.reused_tokens:
+        parts.append(f"{answer.reused_tokens} of {answer.prompt_tokens} tokens kept")
     parts.append(f"prefill {answer.prefill_tok_s:.0f} tok/s")
     if answer.decode_tok_s:  # an answer of one token is the prefill's alone
         parts.append(f"decode {answer.decode_tok_s:.1f} tok/s")
