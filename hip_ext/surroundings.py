@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-Runner = Callable[[Sequence[str], float, Mapping[str, str]], str]
+Runner = Callable[[Sequence[str], float, Mapping[str, str], "Path | None"], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,20 +39,35 @@ class Found:
     faults: tuple[str, ...] = ()
 
 
-def run_program(words: Sequence[str], limit: float, environ: Mapping[str, str]) -> str:
-    """Standard output and standard error of a program; each word reaches it whole.
+class ProgramFailed(OSError):
+    """A program ended with an error; `said` is all that it printed."""
+
+    def __init__(self, sentence: str, said: str) -> None:
+        super().__init__(sentence)
+        self.said = said
+
+
+def run_program(words: Sequence[str], limit: float, environ: Mapping[str, str], folder: Path | None = None) -> str:
+    """Standard output and standard error of a program; each word reaches it whole. `folder`: where it works.
 
     Raises:
-        OSError: it cannot be started, or ended with an error.
+        OSError: it cannot be started; `ProgramFailed`: it ended with an error.
         TimeoutExpired: it took longer than `limit` seconds, and was ended.
     """
     done = subprocess.run(  # no shell: a path with a space stays one word
-        list(words), capture_output=True, timeout=limit, stdin=subprocess.DEVNULL, env=dict(environ), check=False
+        list(words),
+        capture_output=True,
+        timeout=limit,
+        stdin=subprocess.DEVNULL,
+        env=dict(environ),
+        check=False,
+        cwd=folder,
     )
     said = (done.stdout + b"\n" + done.stderr).decode("utf-8", "replace").strip()
     if done.returncode != 0:
         lines = said.splitlines()
-        raise OSError(f"it ended with code {done.returncode}" + (f": {lines[-1][:160]}" if lines else ""))
+        last = f": {lines[-1][:160]}" if lines else ""
+        raise ProgramFailed(f"it ended with code {done.returncode}{last}", said)
     return said
 
 
@@ -111,14 +126,15 @@ class Surroundings:
                     return path
         return None
 
-    def run(self, words: Sequence[str], limit: float = 5) -> str:
-        """What a program printed.
+    def run(self, words: Sequence[str], limit: float = 5, folder: Path | None = None) -> str:
+        """What a program printed. `folder`: where it works.
 
         Raises:
             OSError: it could not be started, failed, or took longer than `limit` seconds.
         """
         try:
-            return self.runner(words, limit, {**self.environ, "HIP_PLATFORM": "amd"})  # else hipcc may choose nvcc
+            environ = {**self.environ, "HIP_PLATFORM": "amd"}  # else hipcc may choose nvcc
+            return self.runner(words, limit, environ, folder)
         except subprocess.TimeoutExpired:
             raise OSError(f"it did not end within {limit:g} s") from None
 

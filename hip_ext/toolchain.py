@@ -55,6 +55,15 @@ def hip_compiler(here: Surroundings, folder: Path) -> Path | None:
     return None
 
 
+def plain_linker(here: Surroundings, sdk: Path) -> Found:
+    """What links a library without adding a HIP runtime: the SDK's own clang++, else the host's C++ compiler."""
+    for inner in COMPILER_FOLDERS:
+        found = here.program(sdk / inner, "clang++")
+        if found is not None:
+            return Found(str(found), "the HIP SDK", "it lies in the HIP SDK")
+    return host_compiler(here)
+
+
 def msvc(here: Surroundings) -> Found:
     """vcvars64.bat: VCVARS64, the developer prompt that this is, vswhere, then the usual folders."""
     if not here.windows:

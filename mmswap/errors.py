@@ -9,6 +9,7 @@
     │   └── ContextOverflow     a prompt that does not fit into the context
     ├── DoesNotFit              not enough memory, with needed and free bytes
     ├── WindowMisuse            the context manager was used in a way it cannot serve
+    ├── KernelError             a native kernel that could not be built, loaded or started
     └── NonFiniteLogits         the model computed NaN for this request
 
 The message of a `UserError` is one sentence that says what to do; front ends print it without a traceback.
@@ -81,6 +82,10 @@ class DoesNotFit(MmswapError):
 
 class WindowMisuse(MmswapError):
     """The window was used in a way it cannot serve; the message says which."""
+
+
+class KernelError(MmswapError):
+    """A native kernel could not be built, loaded or started; the message ends with what to do."""
 
 
 class NonFiniteLogits(MmswapError):

@@ -39,7 +39,7 @@ class Machine:
     def here(self) -> Surroundings:
         return Surroundings(self.environ, self.windows, self.root, tuple(self.site), self._run)
 
-    def _run(self, words: Sequence[str], limit: float, environ: Mapping[str, str]) -> str:
+    def _run(self, words: Sequence[str], limit: float, environ: Mapping[str, str], folder: Path | None) -> str:
         self.started.append(list(words))
         self.given.append(environ)
         answer = self.says.get(Path(words[0]).name, "")

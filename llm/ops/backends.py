@@ -4,6 +4,7 @@
 
 A backend is a module with `NAME`, `available(device)` (None: it is there; else why not; never raises) and
 `IMPLEMENTATIONS` (op -> `Implementation`). `use("reference")` forces one; what it does not take, `reference` computes.
+It may have `prepare(device)`, which builds what is missing, and is called only where it is asked for by name.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def check(name: str, device: torch.device | str | None = None) -> None:
     """As `use`, and forces nothing."""
     if name != AUTO and name not in HOMES:
         raise OptionError(f"There is no backend '{name}': use {AUTO}, {', '.join(HOMES)}.")
-    why = None if name == AUTO or device is None else missing(name, torch.device(device))
+    why = None if name == AUTO or device is None else _missing_though_wanted(name, torch.device(device))
     if why is not None:
         raise OptionError(f"--backend {name} cannot compute on {device}: {why}. Use --backend {AUTO}.")
 
@@ -125,6 +126,15 @@ def missing(name: str, device: torch.device) -> str | None:
         backend = _load(name)
         _availability[name, device] = backend if isinstance(backend, str) else backend.available(device)
     return _availability[name, device]
+
+
+def _missing_though_wanted(name: str, device: torch.device) -> str | None:
+    """As `missing`, after the backend has built what it can build."""
+    prepare = getattr(_load(name), "prepare", None)
+    if prepare is not None and missing(name, device) is not None:
+        prepare(device)
+        del _availability[name, device]
+    return missing(name, device)
 
 
 def withdraw(name: str, op: str, why: str) -> None:

@@ -154,3 +154,26 @@ def test_importing_the_ops_imports_no_kernel() -> None:
         "sys.exit('triton' in sys.modules or 'mmswap.llm.ops.triton' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd="/", check=False).returncode == 0
+
+
+def test_a_backend_that_is_asked_for_by_name_builds_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    fast(monkeypatch, why="not built")
+    module: Any = backends._backends["hip"]
+    built: list[torch.device] = []
+    module.prepare = built.append
+    module.available = lambda device: None if built else "not built"
+    assert resolve("rms_norm", *ROW).name == "cpu"
+    assert built == []
+    use("hip", CPU)
+    assert built == [CPU]
+    assert resolve("rms_norm", *ROW).name == "hip"
+    use("hip", CPU)
+    assert built == [CPU]
+
+
+def test_what_cannot_be_built_is_an_error_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    fast(monkeypatch, why="no hipcc")
+    module: Any = backends._backends["hip"]
+    module.prepare = lambda device: None
+    with pytest.raises(OptionError, match="no hipcc"):
+        use("hip", CPU)

@@ -1,0 +1,143 @@
+"""Builds the native kernels: sources are copied into a fresh folder and compiled there, the product goes to its place.
+
+    path = build(Target("hip", ("gfx1100",), "7.2"), Surroundings.real(), folder)      # or KernelError
+    python -m mmswap.hip_ext.build --arch gfx1100                        # by hand
+
+Imports no torch. MMSWAP_BUILD_CLEAN=0 keeps the folder with sources, commands and what the compilers said.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from mmswap.errors import KernelError, told
+from mmswap.hip_ext import compiler, folders
+from mmswap.hip_ext.arch import hip_arch
+from mmswap.hip_ext.compiler import PRODUCT, Plan
+from mmswap.hip_ext.recipe import Target, source_files
+from mmswap.hip_ext.surroundings import ProgramFailed, Surroundings
+
+LIMIT = 1800.0  # seconds for a compiler
+LOG = "build.log"
+
+
+def build(target: Target, here: Surroundings, into: Path) -> Path:
+    """Compiles a product into the folder `into`, which is made; whoever builds the same at the same time does no harm.
+
+    Raises:
+        KernelError: a compiler is missing or fails, or the folder cannot be written to.
+    """
+    plan = compiler.plan(here, target.kind, target.archs)
+    if not isinstance(plan, Plan):
+        raise KernelError("; ".join(part for part in (plan.reason, *plan.faults, plan.advice) if part))
+    product = into / target.file(windows=here.windows)
+    try:
+        into.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix="b-", dir=scratch_parent(here, into)))
+    except OSError as error:
+        raise KernelError(_unwritable(into, error)) from error
+    try:
+        _compile(plan, here, scratch)
+        made = scratch / PRODUCT
+        if not made.is_file() or not made.stat().st_size:
+            raise KernelError(f"the compiler ended well and wrote nothing; {_kept(here, scratch)}")
+        keep(made.read_bytes(), product)
+    finally:
+        if here.variable(folders.BUILD_CLEAN) != "0":
+            shutil.rmtree(scratch, ignore_errors=True)
+    return product
+
+
+def scratch_parent(here: Surroundings, into: Path) -> Path:
+    """Where compilers work: `into`, unless its path is one that Windows' tools do not bear and another's is."""
+    temporary = Path(tempfile.gettempdir())
+    return temporary if folders.faults_of(here, into) and not folders.faults_of(here, temporary) else into
+
+
+def _compile(plan: Plan, here: Surroundings, scratch: Path) -> None:
+    for source in source_files():
+        shutil.copyfile(source, scratch / source.name)
+    with (scratch / LOG).open("w", encoding="utf-8") as log:
+        try:
+            if plan.msvc is not None:
+                environ = {**{name.upper(): value for name, value in here.environ.items()}}
+                here = replace(here, environ={**environ, **compiler.variables(here, plan.msvc, scratch)})
+            for words in plan.commands:
+                log.write(f"{list(words)}\n")
+                log.flush()
+                log.write(here.run(words, LIMIT, scratch) + "\n")
+        except OSError as error:
+            log.write(getattr(error, "said", str(error)) + "\n")
+            raise KernelError(_sentence(here, error, scratch)) from error
+
+
+def _sentence(here: Surroundings, error: OSError, scratch: Path) -> str:
+    said = error.said if isinstance(error, ProgramFailed) else ""
+    first = next((line.strip() for line in said.splitlines() if "error" in line.lower()), told(error))
+    return f"the compiler failed: {first[:300]}; {_kept(here, scratch)}"
+
+
+def _kept(here: Surroundings, scratch: Path) -> str:
+    if here.variable(folders.BUILD_CLEAN) == "0":
+        return f"all that it said is in {scratch / LOG}"
+    return f"{folders.BUILD_CLEAN}=0 keeps what it said"
+
+
+def keep(product: bytes, place: Path) -> None:
+    """Puts a product into its place in one step: who looks sees all of it or nothing.
+
+    Raises:
+        KernelError: the folder cannot be written to.
+    """
+    near = place.with_name(f"{os.getpid()}.part")
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        near.write_bytes(product)
+        near.replace(place)
+    except OSError as error:
+        with suppress(OSError):
+            near.unlink(missing_ok=True)
+        raise KernelError(_unwritable(place.parent, error)) from error
+
+
+def _unwritable(folder: Path, error: OSError) -> str:
+    return f"{folder} cannot be written to ({told(error)}): let {folders.BUILD_ROOT} name a folder that can"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Builds one library and says where it is; 1 and a sentence when that fails."""
+    parser = argparse.ArgumentParser(
+        prog="python -m mmswap.hip_ext.build", description="Builds mmswap's native kernels."
+    )
+    parser.add_argument("--kind", choices=("hip", "cuda"), default="hip", help="default hip")
+    parser.add_argument(
+        "--arch", help="such as gfx1100, or several with ';'; default: MMSWAP_HIP_ARCH, or the driver's list"
+    )
+    parser.add_argument("--into", type=Path, help="folder of the product; default: the build root")
+    parser.add_argument("--runtime", default="", help="version of the runtime that it is for, such as 7.2")
+    chosen = parser.parse_args(arguments)
+    here = Surroundings.real()
+    if chosen.arch:
+        here = replace(here, environ={**here.environ, "MMSWAP_HIP_ARCH": chosen.arch})
+    archs = hip_arch(here) if chosen.kind != "cuda" else None
+    names = tuple((chosen.arch or "" if archs is None else archs.value or "").split(";"))
+    try:
+        if not names[0]:
+            raise KernelError("no architecture is known: name one with --arch")
+        into = chosen.into or Path(str(folders.build_root(here).value))
+        print(build(Target(chosen.kind, names, chosen.runtime), here, into))
+    except KernelError as error:
+        print(f"mmswap: {error}.", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
