@@ -63,8 +63,7 @@ class KvCache(Cache):  # type: ignore[misc]
         Ranges widen where one of them was cut off: call it every few dozen tokens if the kind is quantised.
         """
         for layer in self._own:
-            layer.tokens += tokens
-            layer.settle(tokens)
+            layer.advance(tokens)
         if on_card:
             self.counters.add(tokens)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 from transformers.cache_utils import CacheLayerMixin
 
@@ -20,8 +19,7 @@ from mmswap.llm.kv.kinds import Kind, blocks
 from mmswap.llm.kv.ranges import UNEVEN, Ranges, unevenness
 from mmswap.llm.kv.store import Store
 
-SETTLE = 32  # tokens between two looks at what was cut off
-_EXACT = Ranges(*(torch.ones(1, 1) for _ in range(3)))  # of a kind that has none
+SETTLE = 32  # tokens that may be stored by somebody else before `advance`: later ones meet wider ranges
 
 
 class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
@@ -72,37 +70,10 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
         self._seen(key_states.shape[-2])
         return store.get(0, self.tokens, key_states.dtype)
 
-    def look(
-        self, q: Tensor, k: Tensor, v: Tensor, scale: float, soft_cap: float = 0.0, sinks: Tensor | None = None
-    ) -> Tensor:
-        """Store one token's `k`, `v` [B, Hk, 1, D] and attend to all that are kept: q [B, Hq, 1, D] -> [B, Hq, 1, Dv].
-
-        Reads the store as it is: nothing is dequantised outside the kernel. All layers of a cache take the same step.
-        """
-        if self.store is None or self.tokens >= self.capacity or self._ranges is None:
-            self._ready(k, v)
-        store, counters = self.store, self.counters
-        assert store is not None
-        if k.is_cuda:
-            store.put_at(k, v, counters.start)
-        else:
-            store.put(k, v, self.tokens)
-        found = store.look(q, counters.length, scale, soft_cap, sinks)
-        self._seen(1)
-        if self.tokens % SETTLE == 0:
-            self.settle()
-        return found
-
-    def settle(self, tokens: int = SETTLE) -> None:
-        """Widen the channels in which one of the last `tokens` was cut off. For whoever stores by himself."""
-        if self._ranges is None or self.store is None or not self.kind.quantised:
-            return
-        first, held = self._held()
-        recent = min(held, tokens)
-        beyond = self.store.cut(first + held - recent, recent)
-        if bool(beyond.any()):
-            self._ranges = self._ranges.wider(beyond)
-            self.store.rescale(self._ranges, first, held)
+    def advance(self, tokens: int) -> None:
+        """So many tokens were stored in the slots behind the last one by somebody else."""
+        self.tokens += tokens
+        self._settle(tokens)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """(keys that `update` will give for so many new tokens, number of the first)."""
@@ -220,8 +191,6 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
         self.grow(self.tokens + k.shape[-2])
         if self.kind.quantised:
             self._fit(self.store, k, v)
-        elif self._ranges is None:
-            self._ranges = _EXACT
         return self.store
 
     def _fit(self, store: Store, k: Tensor, v: Tensor) -> None:
@@ -236,6 +205,17 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
     def _held(self) -> tuple[int, int]:
         """First slot and number of the tokens that are kept."""
         return 0, self.tokens
+
+    def _settle(self, tokens: int) -> None:
+        """Widen the channels in which one of the last `tokens` was cut off."""
+        if self._ranges is None or self.store is None or not self.kind.quantised:
+            return
+        first, held = self._held()
+        recent = min(held, tokens)
+        beyond = self.store.cut(first + held - recent, recent)
+        if bool(beyond.any()):
+            self._ranges = self._ranges.wider(beyond)
+            self.store.rescale(self._ranges, first, held)
 
     def _first(self, k: Tensor, v: Tensor) -> Ranges:
         """What was measured beforehand, else what these tokens show."""

@@ -8,15 +8,14 @@ stored. Knows slots, no tokens: see `layer` and `ring`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+import mmswap.llm.ops  # noqa: F401 - registers kv_store
 from mmswap.llm.kv.kinds import BLOCK, Kind
 from mmswap.llm.kv.ranges import Ranges
-from mmswap.llm.ops import OPS, resolve
 
 
 class Constants(NamedTuple):
@@ -43,7 +42,6 @@ class Store:
         self.kind = kind
         self._device = k.device
         self._shapes = (*k.shape[:2], k.shape[-1]), (*v.shape[:2], v.shape[-1])
-        self._chosen: dict[Any, Callable[..., Any]] = {}
         self.k_offset: Tensor | None = None
         self.k_scale: Tensor | None = None
         self.v_scale: Tensor | None = None
@@ -68,30 +66,11 @@ class Store:
         """Store `k` and `v` [B, heads, T, D] in the slots from `start` on, around the end if need be; T <= slots."""
         begin, tokens = start % self.slots, k.shape[2]
         if self.kind.quantised or begin + tokens > self.slots:
-            self.put_at(k, v, torch.tensor([begin], dtype=torch.int32, device=self._device))
+            start_at = torch.tensor([begin], dtype=torch.int32, device=self._device)
+            torch.ops.mmswap.kv_store(k, v, self.keys, self.values, start_at, self.k_offset, self.k_scale, self.v_scale)
         else:
             self.keys[:, :, begin : begin + tokens] = k
             self.values[:, :, begin : begin + tokens] = v
-
-    def put_at(self, k: Tensor, v: Tensor, start: Tensor | None) -> None:
-        """As `put`, with the slot's number on the card: int32 [1] or [B]."""
-        given = (k, v, self.keys, self.values, start, self.k_offset, self.k_scale, self.v_scale)
-        self._run("kv_store", k, given)
-
-    def look(self, q: Tensor, length: Tensor | None, scale: float, soft_cap: float, sinks: Tensor | None) -> Tensor:
-        """Attend with q [B, Hq, 1, D] to the first `length` slots, or to all where there are fewer."""
-        given = (q, self.keys, self.values, length, scale, soft_cap, self.k_scale, self.v_scale, sinks, None)
-        found: Tensor = self._run("decode_attention", q, given)
-        return found
-
-    def _run(self, op: str, x: Tensor, given: tuple[Any, ...]) -> Any:
-        """The op as it was chosen for the first call like this one."""
-        key = (op, x.dtype, x.shape, x.stride(), self.slots)
-        run = self._chosen.get(key)
-        if run is None:
-            OPS[op].check(*given)
-            run = self._chosen[key] = resolve(op, *given).run
-        return run(*given)
 
     def cut(self, start: int, count: int) -> Tensor:
         """bool [heads, D]: the channels in which one of the `count` slots from `start` on holds the largest number."""
