@@ -98,6 +98,7 @@ def card(device: torch.device) -> Card:
     return Card("cuda", str(about.major * 10 + about.minor), 32)
 
 
+@cache
 def pairs_math(found: Card, dtype: torch.dtype) -> str:
     """How pairs of codes and activations are multiplied there: MATH of `pairs.py`."""
     kind = "bf16" if dtype == torch.bfloat16 else "f16"

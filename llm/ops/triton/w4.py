@@ -21,6 +21,8 @@ def unfit(x: Tensor, words: Tensor, scales: Tensor, zeros: Tensor, group_size: i
     """What no int4 kernel takes."""
     if x.dtype not in (torch.float16, torch.bfloat16):
         return f"{x.dtype} activations: it takes float16 and bfloat16"
+    if words.shape[-1] == 0:
+        return "a weight without columns"
     if group_size < words.shape[-1] * 8 and group_size % 16:
         return f"groups of {group_size} columns are no multiple of 16"
     if not (words.is_contiguous() and scales.is_contiguous() and zeros.is_contiguous()):

@@ -52,16 +52,16 @@ def run(
 ) -> Tensor:
     """[..., in] -> [..., out]."""
     outputs, padded = words.shape[0], words.shape[1] * 8
-    y = x.new_empty((*x.shape[:-1], outputs))
-    rows = y.numel() // outputs if outputs else 0
-    if rows == 0:
-        return y
+    shape = (*x.shape[:-1], outputs)
+    rows = x.numel() // in_features if in_features else 0
+    if rows * outputs == 0:
+        return x.new_zeros(shape)
     flat = x.reshape(rows, in_features)
     if order is not None:
         flat = flat.index_select(1, order)
     if rows > SMALL:
-        _many(y.view(rows, outputs), flat, words, scales, zeros, bias, group_size)
-        return y
+        return _many(flat, words, scales, zeros, bias, group_size).view(shape)
+    y = x.new_empty(shape)
     flat = aligned(flat if flat.shape[1] % 2 == 0 else functional.pad(flat, (0, 1)))
     columns = flat.shape[1]
     found = arch.card(x.device)
@@ -99,15 +99,19 @@ def run(
     return y
 
 
-def _many(
-    y: Tensor, x: Tensor, words: Tensor, scales: Tensor, zeros: Tensor, bias: Tensor | None, group_size: int
-) -> None:
-    """Rows of the weight by pieces of 64 MiB. Scales that float16 cannot hold are computed with in float32."""
+def _many(x: Tensor, words: Tensor, scales: Tensor, zeros: Tensor, bias: Tensor | None, group_size: int) -> Tensor:
+    """[rows, out]: the weight by pieces of 64 MiB. Scales that float16 cannot hold are computed with in float32."""
     dtype = torch.float32 if x.dtype == torch.float16 and scales.dtype != torch.float16 else x.dtype
     wide = x.to(dtype)
-    step = max(1, _PIECE // (words.shape[1] * 8 * dtype.itemsize))
-    for start in range(0, len(words), step):
-        rows = slice(start, start + step)
+
+    def product(rows: slice) -> Tensor:
         weight = dequantised(words[rows], scales[rows], zeros[rows], group_size, dtype)[:, : x.shape[1]]
-        product = functional.linear(wide, weight, None if bias is None else bias[rows].to(dtype))
-        y[:, rows] = product
+        return functional.linear(wide, weight, None if bias is None else bias[rows].to(dtype)).to(x.dtype)
+
+    step = max(1, _PIECE // (words.shape[1] * 8 * dtype.itemsize))
+    if step >= len(words):
+        return product(slice(None))
+    y = x.new_empty((len(x), len(words)))
+    for start in range(0, len(words), step):
+        y[:, start : start + step] = product(slice(start, start + step))
+    return y
