@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -72,13 +72,13 @@ def measure(
     contexts = tuple(int(prompt.inputs["input_ids"].shape[1]) for prompt in prompts)
     for prompt, tokens in zip(prompts, contexts):
         say(f"Reading {tokens} tokens.")
-        _read(model, parts, prompt, chunk, _Recorder(survey, seen.take))
+        _read(model, parts, prompt, chunk, _Recorder(survey, seen))
     layers = seen.layers()
     found = Calibration("", name, "", layers=layers)
     trial = _Trial(found, tuple(kinds), survey.offsets, worst)
     for prompt, tokens in zip(prompts, contexts):
         say(f"Reading {tokens} tokens once more, with each kind of cache.")
-        _read(model, parts, prompt, chunk, _Recorder(survey, trial.take))
+        _read(model, parts, prompt, chunk, _Recorder(survey, trial))
     for index, layer in layers.items():
         layer.cosine.update(worst.get(index, {}))
     how = f"measured on {sum(contexts)} tokens in {len(contexts)} prompts"
@@ -105,6 +105,14 @@ def _read(model: Any, parts: Parts, prompt: Prompted, chunk: int, recorder: _Rec
             prepared.model(**first_inputs(prepared), return_dict=True)
 
 
+class _Watcher(Protocol):
+    """Is shown every layer's new keys and values, and each query beside all keys and values so far."""
+
+    def take(self, index: int, k: Tensor, v: Tensor) -> None: ...
+
+    def look(self, index: int, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float | None) -> None: ...
+
+
 class _Numbers:
     """Sums and extremes of every layer's keys and values."""
 
@@ -123,6 +131,9 @@ class _Numbers:
             total, largest = total + self._sum[index], torch.maximum(largest, self._values[index])
         self._low[index], self._high[index], self._sum[index], self._values[index] = low, high, total, largest
         self._count[index] = self._count.get(index, 0) + k.shape[0] * k.shape[2]
+
+    def look(self, index: int, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float | None) -> None:
+        """Queries do not count."""
 
     def layers(self) -> dict[int, Layer]:
         return {
@@ -145,7 +156,7 @@ class _Trial:
         self._found, self._kinds, self._offsets, self._worst = found, kinds, offsets, worst
 
     def take(self, index: int, k: Tensor, v: Tensor) -> None:
-        """The first look at new keys; nothing to do before there is a query."""
+        """Nothing is to be tried before there is a query."""
 
     def look(self, index: int, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float | None) -> None:
         q, mask = _last_rows(q, k, mask)
@@ -162,11 +173,10 @@ class _Trial:
 class _Recorder(DynamicCache):  # type: ignore[misc]
     """transformers' own cache, which shows what goes into it and what is asked of it."""
 
-    def __init__(self, survey: Survey, take: Callable[[int, Tensor, Tensor], None]) -> None:
+    def __init__(self, survey: Survey, watcher: _Watcher) -> None:
         super().__init__(config=survey.config)
         self._own = set(survey.own)
-        self._take = take
-        self._look = getattr(getattr(take, "__self__", None), "look", None)
+        self.watcher = watcher
         self.last: tuple[int, Tensor, Tensor] | None = None
 
     def update(
@@ -175,21 +185,21 @@ class _Recorder(DynamicCache):  # type: ignore[misc]
         """As transformers' own."""
         found: tuple[Tensor, Tensor] = super().update(key_states, value_states, layer_idx, *args, **kwargs)
         if layer_idx in self._own:
-            self._take(layer_idx, key_states, value_states)
+            self.watcher.take(layer_idx, key_states, value_states)
             self.last = (layer_idx, *found)
         return found
 
     def watching(self) -> AbstractContextManager[Any]:
-        """Shows queries too, where anybody wants them."""
-        return nullcontext() if self._look is None else _Queries(self, self._look)
+        """Shows queries too."""
+        return _Queries(self)
 
 
 class _Queries(TorchFunctionMode):
     """Hands each query on with the keys that were stored right before it."""
 
-    def __init__(self, recorder: _Recorder, look: Callable[..., None]) -> None:
+    def __init__(self, recorder: _Recorder) -> None:
         super().__init__()
-        self._recorder, self._look = recorder, look
+        self._recorder = recorder
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = kwargs or {}
@@ -198,7 +208,8 @@ class _Queries(TorchFunctionMode):
             query = args[0] if args else given["query"]
             self._recorder.last = None
             if query.shape[-1] == last[1].shape[-1]:
-                self._look(last[0], query, last[1], last[2], given.get("attn_mask"), given.get("scale"))
+                mask, scale = given.get("attn_mask"), given.get("scale")
+                self._recorder.watcher.look(last[0], query, last[1], last[2], mask, scale)
         return func(*args, **given)
 
 
