@@ -14,10 +14,10 @@ from typing import Any
 
 from mmswap.errors import KernelError, told
 from mmswap.hip_ext import runtime
+from mmswap.hip_ext.overrides import HIPRTC
 from mmswap.hip_ext.recipe import FLAGS, RTC_FLAGS, RTC_UNIT, source_files
 from mmswap.hip_ext.surroundings import Surroundings
 
-VARIABLE = "MMSWAP_HIPRTC"
 _NAME = re.compile(r"libhiprtc\.so[.\d]*|hiprtc\d*\.dll", re.IGNORECASE)
 
 
@@ -27,17 +27,17 @@ def find(beside: str, here: Surroundings) -> Any:
     Raises:
         KernelError: there is none, or it would bring a second HIP runtime.
     """
-    asked = here.variable(VARIABLE)
+    asked = here.variable(HIPRTC)
     paths = [asked] if asked else runtime.modules(runtime.RTC) or _neighbours(Path(beside))
     if not paths:
-        raise KernelError(f"there is no hiprtc beside {beside}; {VARIABLE} would name it")
+        raise KernelError(f"there is no hiprtc beside {beside}; {HIPRTC} would name it")
     before = runtime.modules(runtime.HIP)
     try:
         library = runtime.opened(paths[0]) or ctypes.CDLL(paths[0])
     except OSError as error:
-        raise KernelError(f"{paths[0]} cannot be loaded ({told(error)}); {VARIABLE} would name another") from error
+        raise KernelError(f"{paths[0]} cannot be loaded ({told(error)}); {HIPRTC} would name another") from error
     if runtime.modules(runtime.HIP) != before:
-        raise KernelError(f"{paths[0]} brought a HIP runtime of its own; {VARIABLE} would name the one of torch")
+        raise KernelError(f"{paths[0]} brought a HIP runtime of its own; {HIPRTC} would name the one of torch")
     return library
 
 

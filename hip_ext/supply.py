@@ -19,12 +19,10 @@ from mmswap.hip_ext.arch import hip_arch
 from mmswap.hip_ext.build import build
 from mmswap.hip_ext.library import Library, Missing, load
 from mmswap.hip_ext.live import Live, live, unfit
+from mmswap.hip_ext.overrides import LIBRARY
 from mmswap.hip_ext.recipe import Target
 from mmswap.hip_ext.shipping import shipped_for
 from mmswap.hip_ext.surroundings import Surroundings
-
-LIBRARY = "MMSWAP_HIP_LIBRARY"
-"""Variable: a library that was built by hand."""
 
 FORCE = "--backend hip builds them once"
 

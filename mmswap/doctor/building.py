@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from mmswap.doctor.check import Check
 from mmswap.doctor.patient import Patient
-from mmswap.hip_ext import folders, toolchain
+from mmswap.hip_ext import folders, overrides, toolchain
 from mmswap.hip_ext.arch import hip_arch
+from mmswap.hip_ext.bare_clang import bare_clang
+from mmswap.hip_ext.cuda_toolkit import nvcc
 from mmswap.hip_ext.surroundings import Found
 
 
@@ -17,9 +19,12 @@ def lines(patient: Patient) -> list[Check]:
     compiler = ("MSVC", toolchain.msvc(here)) if here.windows else ("C++ compiler", toolchain.host_compiler(here))
     return [
         _line("HIP SDK", toolchain.hip_sdk(here), amd),
+        _line("clang++ for AMD", bare_clang(here), False),
+        _line("nvcc", nvcc(here), False),
         _line(*compiler, amd),
         _line("HIP architecture", hip_arch(here, live), amd),
         _line("build root", folders.build_root(here), True),
+        *(_line(name, found, True) for name, found in overrides.named(here)),
         *(_line(name, found, True) for name, found in folders.caches(here)),
     ]
 

@@ -48,7 +48,6 @@ def examine(patient: Patient, *, full: bool = False) -> Iterator[Line]:
     else:
         yield "devices", Check("card", "unknown", "not looked for", "torch cannot be imported")
     yield from _under("kernels", "triton", lambda: kernels.triton(patient), kernels.IMPORT_LIMIT + 5)
-    yield from _under("kernels", "hip_ext", kernels.hip_ext)
     yield from _under("toolchain", "toolchain", lambda: building.lines(patient), LONG)
     if works:
         yield from _about_host()
@@ -102,7 +101,7 @@ def _about_card(patient: Patient) -> Iterator[Line]:
     yield from _under("memory", "WDDM budget", lambda: memory.wddm(patient))
     yield from _under("memory", "spill", lambda: memory.spill(card))
     yield "memory", tried.pop(pinning.PINNED)
-    compiled = tried.pop(kernels.TRITON_KERNEL, None)
+    compiled = [tried.pop(name) for name in (kernels.TRITON_KERNEL, kernels.HIP) if name in tried]
     table = [tried.pop(name) for name in list(tried) if name.startswith(ops.PREFIX)]
     yield from (("attention", check) for check in tried.values())
     by_backend = {name.removeprefix(steps.ATTENTION): check for name, check in tried.items()}
@@ -110,8 +109,7 @@ def _about_card(patient: Patient) -> Iterator[Line]:
         "attention", "attention", lambda: attention.verdict(by_backend, patient.arch, patient.here.environ)
     )
     yield from (("ops", check) for check in table)
-    if compiled is not None:
-        yield "kernels", compiled
+    yield from (("kernels", check) for check in compiled)
 
 
 def _about_host() -> Iterator[Line]:

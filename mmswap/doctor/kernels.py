@@ -8,8 +8,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib.util import find_spec
-from pathlib import Path
-from typing import Any
 
 from mmswap.doctor.check import Check, sentence
 from mmswap.doctor.isolation import python_environment, python_words
@@ -18,8 +16,8 @@ from mmswap.hip_ext.surroundings import run_program
 
 TRITON = "triton"
 TRITON_KERNEL = "triton kernel"
+HIP = "hip_ext"
 IMPORT_LIMIT = 20.0  # seconds
-_LIBRARIES = ("*.so", "*.dll", "*.pyd")
 
 
 def triton(patient: Patient) -> Check:
@@ -59,18 +57,18 @@ def triton_kernel(patient: Patient) -> Check:
     return Check(TRITON_KERNEL, "ok", "compiled, ran and was right")
 
 
-def hip_ext() -> Check:
-    """The native kernels that come with mmswap, or that were built on this machine."""
-    from mmswap import hip_ext as package
+def hip_ext(patient: Patient) -> Check:
+    """mmswap's native kernels: which library serves this card, or why none does. Builds nothing."""
+    accelerator = patient.accelerator
+    if accelerator is None:
+        return Check(HIP, "ok", "not used", "this card computes on the processor", facts={"works": False})
+    from mmswap.hip_ext.library import Missing
+    from mmswap.hip_ext.supply import kernels
 
-    folders = [Path(folder) for folder in package.__path__]
-    built = sorted(path.name for folder in folders for pattern in _LIBRARIES for path in folder.glob(pattern))
-    facts: dict[str, Any] = {"built": built}
-    if not built:
-        return Check(
-            "hip_ext", "ok", "not built", "mmswap has no native kernels here: plain torch computes", facts=facts
-        )
-    return Check("hip_ext", "ok", ", ".join(built), facts=facts)
+    found = kernels(accelerator.device)
+    if isinstance(found, Missing):
+        return Check(HIP, "ok", "none", found.reason, found.advice, {"works": False})
+    return Check(HIP, "ok", found.origin, facts={"works": True, "origin": found.origin})
 
 
 def has_triton() -> bool:

@@ -26,6 +26,7 @@ def names(patient: Patient) -> list[str]:
     """The steps for this card."""
     backends = [ATTENTION + backend for backend in attention.backends()]
     compiled = [kernels.TRITON_KERNEL] if patient.accelerator and kernels.has_triton() else []
+    compiled.append(kernels.HIP)
     table = ops.names(patient.card) if patient.card is not None else []
     return [KERNEL, PINNED, *backends, *compiled, *table]
 
@@ -38,6 +39,8 @@ def run(name: str, patient: Patient) -> Check:
         return pinned(patient)
     if name == kernels.TRITON_KERNEL:
         return kernels.triton_kernel(patient)
+    if name == kernels.HIP:
+        return kernels.hip_ext(patient)
     if name.startswith(ops.PREFIX):
         return ops.check(name, patient)
     return attention.self_test(patient.card).check(name.removeprefix(ATTENTION))

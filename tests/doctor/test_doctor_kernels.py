@@ -7,17 +7,19 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fake_cuda import FakeCuda
 from fake_machine import Machine
 
-from mmswap import hip_ext
 from mmswap.card.accelerator import AcceleratorCard
 from mmswap.card.host import HostCard
 from mmswap.card.outside import Outside
 from mmswap.doctor import kernels, triton_trial
 from mmswap.doctor.patient import Patient
+from mmswap.hip_ext import supply
+from mmswap.hip_ext.library import Missing
 
 HERE = Path(__file__).parent  # not the root: `-c` would put ./mmswap before the installed package
 
@@ -108,8 +110,12 @@ def test_the_kernel_that_is_tried_is_right_in_tritons_interpreter() -> None:
     assert subprocess.run([sys.executable, "-c", code], cwd=HERE, env=env, check=False).returncode == 0
 
 
-def test_native_kernels_are_there_only_when_a_library_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hip_ext, "__path__", [str(tmp_path)])
-    assert kernels.hip_ext().value == "not built"
-    (tmp_path / "mmswap_gfx1100.so").write_bytes(b"")
-    assert kernels.hip_ext().value == "mmswap_gfx1100.so"
+def test_native_kernels_are_named_with_their_library_or_the_reason(
+    linux: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supply, "kernels", lambda device: Missing("no native kernels are built for gfx1030", "build"))
+    check = kernels.hip_ext(with_card(linux))
+    assert (check.value, check.reason, check.advice) == ("none", "no native kernels are built for gfx1030", "build")
+    monkeypatch.setattr(supply, "kernels", lambda device: SimpleNamespace(origin="gfx1030-1.so"))
+    assert kernels.hip_ext(with_card(linux)).value == "gfx1030-1.so"
+    assert kernels.hip_ext(Patient(linux.here, "cpu")).value == "not used"
