@@ -60,14 +60,19 @@ class Calibration:
     layers: dict[int, Layer] = field(default_factory=dict)
     given: dict[int, tuple[float, float]] = field(default_factory=dict)
 
-    def ranges(self, index: int, kind: Kind, *, offsets: bool = True) -> Ranges | None:
-        """Offsets and scales of layer `index`; None where it was not measured."""
+    def ranges(self, index: int, kind: Kind, *, offsets: bool = True, biased: bool = False) -> Ranges | None:
+        """Offsets and scales of layer `index`; None where it was not measured.
+
+        Args:
+            offsets: keys may be stored less an offset. biased: they have a bias, so they should be.
+        """
         found = self.layers.get(index)
         if found is not None:
             return _measured(found, kind, offsets)
         if index in self.given and kind.name == "fp8_e4m3":
             k_scale, v_scale = self.given[index]
-            return Ranges(torch.zeros(1, 1), torch.full((1, 1), k_scale), torch.full((1, 1), v_scale))
+            scales = torch.full((1, 1), k_scale), torch.full((1, 1), v_scale)
+            return Ranges(torch.zeros(1, 1), *scales, scales_only=offsets and biased)
         return None
 
     def known(self, kind: Kind) -> set[int]:

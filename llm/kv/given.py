@@ -64,10 +64,10 @@ def _sentences(
         yield f"KV scales come with the checkpoint, for layers {_ranges(sorted(whole))}."
     half = sorted(set(found) - set(whole))
     if half:
-        yield f"Warning: layers {_ranges(half)} have a scale for keys or for values but not for both; it is not used."
+        yield f"Warning: {_layers(half)} a scale for keys or for values but not for both; it is not used."
     missing = [index for index in layers if index not in whole]
     if found and missing:
-        yield f"Warning: layers {_ranges(missing)} have no KV scales; theirs are taken from the first tokens."
+        yield f"Warning: {_layers(missing)} no KV scales; theirs are taken from the first tokens."
 
 
 def _number(entry: Entry) -> float | None:
@@ -75,6 +75,10 @@ def _number(entry: Entry) -> float | None:
         return None
     number = float(read(entry).float().reshape(-1)[0])
     return number if math.isfinite(number) and number > 0 else None
+
+
+def _layers(numbers: list[int]) -> str:
+    return f"layer{'s' * (len(numbers) > 1)} {_ranges(numbers)} {'have' if len(numbers) > 1 else 'has'}"
 
 
 def _ranges(numbers: list[int]) -> str:

@@ -8,6 +8,7 @@ rewind sees the same numbers.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -221,7 +222,10 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
         """What was measured beforehand, else what these tokens show."""
         if self.known is not None:
             try:
-                return self.known.at(k.shape[1], k.shape[-1], k.device)
+                known = self.known.at(k.shape[1], k.shape[-1], k.device)
+                if self.known.scales_only:
+                    return replace(known, k_offset=Ranges.seen(self.kind, k, v).k_offset)
+                return known
             except ValueError as error:
                 raise OptionError(f"The offsets of layer {self.index} are another model's: {error}.") from None
         ranges = Ranges.seen(self.kind, k, v, offsets=self._offsets)

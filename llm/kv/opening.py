@@ -36,6 +36,7 @@ class Survey:
     Attributes:
         own: the layers that are ours, and the window of each (None: it keeps all). kept: why another stays as it is.
         crossing: layers that look at a picture's keys. offsets: keys may be stored less an offset.
+        biased: layers that add a bias to their keys.
     """
 
     config: Any
@@ -43,6 +44,7 @@ class Survey:
     kept: Mapping[int, str]
     crossing: frozenset[int]
     offsets: bool
+    biased: frozenset[int] = frozenset()
 
     @classmethod
     def of(cls, model: Any) -> Survey:
@@ -56,14 +58,17 @@ class Survey:
         stays = {index: _stays(parts, index, layer, crossing) for index, layer in enumerate(theirs)}
         kept = {index: why for index, why in stays.items() if why is not None}
         own = {index: getattr(layer, "sliding_window", None) for index, layer in enumerate(theirs) if index not in kept}
-        return cls(parts.decoder.config, own, kept, crossing, offsets_cancel(model, parts))
+        return cls(
+            parts.decoder.config, own, kept, crossing, offsets_cancel(model, parts), frozenset(key_biases(parts))
+        )
 
     def open(self, capacity: int, kind: Kind, calibration: Calibration | None = None) -> KvCache:
         """An empty cache with room for `capacity` tokens; its slots are taken with the first of them."""
         layers: list[Any] = DynamicCache(config=self.config).layers
         measured = calibration if kind.quantised else None
         for index, window in self.own.items():
-            known = measured.ranges(index, kind, offsets=self.offsets) if measured is not None else None
+            how = {"offsets": self.offsets, "biased": index in self.biased}
+            known = measured.ranges(index, kind, **how) if measured is not None else None
             options: dict[str, Any] = {"known": known, "offsets": self.offsets, "index": index}
             if window is None:
                 layers[index] = GrowingLayer(kind, capacity, **options)
@@ -124,10 +129,14 @@ def refuse(model: nn.Module, kind: Kind, calibration: Calibration | None, *, uns
     biased = key_biases(find_parts(model)) - known
     if biased:
         raise OptionError(
-            f"--kv {kind.name} needs offsets for this model: {len(biased)} layers add a bias to their keys, and "
+            f"--kv {kind.name} needs offsets for this model: {_counted(len(biased))} a bias to their keys, and "
             "8-bit floats lose what is small beside it. Run `mmswap profile --kv MODEL` once, or use --kv int8 "
             "(--kv-unsafe uses it all the same)."
         )
+
+
+def _counted(layers: int) -> str:
+    return "1 layer adds" if layers == 1 else f"{layers} layers add"
 
 
 def key_biases(parts: Parts) -> set[int]:

@@ -23,11 +23,12 @@ _WIDER = 1.25  # a channel that must widen gets more than it needs, so that it s
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """`k_offset`, `k_scale` [heads, D], `v_scale` [heads, 1]; all in float32."""
+    """`k_offset`, `k_scale` [heads, D], `v_scale` [heads, 1]; in float32. `scales_only`: no offset is known."""
 
     k_offset: Tensor
     k_scale: Tensor
     v_scale: Tensor
+    scales_only: bool = False
 
     @classmethod
     def seen(
@@ -94,11 +95,9 @@ class Ranges:
         """
         shapes = ((heads, width), (heads, width), (heads, 1))
         try:
-            made = (
-                part.to(device).expand(shape)
-                for part, shape in zip((self.k_offset, self.k_scale, self.v_scale), shapes)
-            )
-            return Ranges(*made)
+            parts = zip((self.k_offset, self.k_scale, self.v_scale), shapes)
+            k_offset, k_scale, v_scale = (part.to(device).expand(shape) for part, shape in parts)
+            return Ranges(k_offset, k_scale, v_scale)
         except RuntimeError:
             raise ValueError(f"they are for heads {list(self.k_offset.shape)}, not {[heads, width]}") from None
 

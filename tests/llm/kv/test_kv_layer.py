@@ -186,6 +186,12 @@ def test_scales_that_a_checkpoint_gives_are_used_and_not_swapped() -> None:
     assert torch.equal(layer.keys[:, :, :48].float(), wanted.float())
     assert torch.equal(layer.values[:, :, :48].float(), (case.v / 2).to(torch.float8_e4m3fn).float())
     assert given.ranges(0, kv_kind("int8")) is None
+    loud = make(3, outlier=150.0, positions=False)  # a bias that whoever gave the scales did not take off
+    known = given.ranges(0, kind, biased=True)
+    layer = GrowingLayer(kind, 64, known=known)
+    assert loud.cosine(*layer.update(loud.k, loud.v)) >= 0.99
+    assert layer.k_offset.abs().max() > 100
+    assert bool((layer.k_scale == 0.5).all())
     assert given.ranges(1, kind) is None
 
 

@@ -175,7 +175,7 @@ def test_scales_that_are_partly_there_are_warned_about(tmp_path: Path) -> None:
     assert found.by_layer == {0: (0.25, 0.25)}
     said = " ".join(found.said)
     assert "for layers 0." in said
-    assert "Warning: layers 1 have a scale for keys or for values but not for both" in said
+    assert "Warning: layer 1 has a scale for keys or for values but not for both" in said
     assert "Warning: layers 1-3 have no KV scales" in said
     assert "no single number above 0" in said
 
@@ -196,7 +196,7 @@ def test_a_checkpoints_scales_serve_fp8_and_are_said(tmp_path: Path) -> None:
     assert all(bool((cache.layers[index].v_scale == 0.125).all()) for index in own_layers(model))
     del tensors["model.layers.3.self_attn.k_scale"]
     save_file(tensors, tmp_path / "model.safetensors")
-    with pytest.raises(OptionError, match="1 layers add a bias"):  # that one has neither offset nor scale
+    with pytest.raises(OptionError, match="1 layer adds a bias"):  # that one has neither offset nor scale
         decide(model, "fp8_e4m3", tensors=check_checkpoint(tmp_path).tensors)
     assert decide(model, "int8", tensors=check_checkpoint(tmp_path).tensors).calibration is None
     assert Calibration("", "", "").ranges(0, kv_kind("int8")) is None
