@@ -65,6 +65,7 @@ setup(
     package_data={
         "mmswap": ["py.typed", "carried/*/*", "card/*.json"],
         "mmswap.profiles": ["*.json"],
+        "mmswap.server": ["page/*"],
         "mmswap.hip_ext": ["csrc/*"],
     },
     cmdclass={"bdist_wheel": Wheel, "build_py": Build},

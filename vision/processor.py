@@ -49,6 +49,7 @@ class Processor:
     Attributes:
         tokenizer: transformers' tokenizer.
         image_token: the text that stands for one picture in a prompt, None if the family has none.
+        template: the text of the chat template; empty if there is none.
     """
 
     def __init__(self, parts: Parts, limiter: Limiter, renderer: Renderer) -> None:
@@ -58,6 +59,7 @@ class Processor:
         self._config = parts.config
         self._limiter = limiter
         self._renderer = renderer
+        self.template = renderer.text
         self._control = ControlTokens(self.tokenizer)
         self._side = patch_side(parts.hf, parts.config)
 

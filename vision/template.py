@@ -61,6 +61,11 @@ class Renderer:
         self._source = source
         self._wants: dict[tuple[str, bool], bool] = {}
 
+    @property
+    def text(self) -> str:
+        """The template itself; empty where there is none."""
+        return self._template.text if self._template is not None else ""
+
     def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True, **kwargs: Any) -> str:
         """The prompt as text, one placeholder for each picture.
 

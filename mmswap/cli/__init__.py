@@ -1,4 +1,4 @@
-"""The command line: `chat`, `plan`, `profile`, `bench`, `doctor`. Mistakes end in one sentence and exit code 2."""
+"""The command line: `chat`, `serve`, `plan`, `profile`, `bench`, `doctor`. A mistake is one sentence, exit code 2."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from mmswap.cli.chat import chat
 from mmswap.cli.doctor import doctor
 from mmswap.cli.plan import plan
 from mmswap.cli.profile import profile
+from mmswap.cli.serve import serve
 from mmswap.errors import MmswapError, UserError
 
 CANNOT_WRITE = (errno.ENOSPC, errno.EIO, errno.EDQUOT if hasattr(errno, "EDQUOT") else errno.ENOSPC)
@@ -29,7 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (chat, plan, profile, bench, doctor):
+for command in (chat, serve, plan, profile, bench, doctor):
     app.command()(command)
 
 

@@ -1,0 +1,202 @@
+"""From a request that was read to the work that the engine does: messages, pictures, sampling. Knows no HTTP.
+
+asked = ask_chat(request, facts, pictures);  work = asked.work(owner)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from mmswap.chat import Prompt
+from mmswap.config import SamplingConfig
+from mmswap.server.facts import Facts
+from mmswap.server.messages import AssistantMessage, ImagePart, TextPart, ToolMessage
+from mmswap.server.pictures import Fetch, open_picture
+from mmswap.server.refusal import Refusal
+from mmswap.server.schema import ChatRequest, CompletionRequest, Sampled
+from mmswap.server.work import Part, Work
+
+if TYPE_CHECKING:
+    from mmswap.llm.sampling import Constraint
+
+SEEDS = 2**63
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Everything that a request's work is made of; `Work` itself wants to be made in the event loop."""
+
+    parts: tuple[Part, ...]
+    nbytes: int = 0
+    template: Mapping[str, Any] = field(default_factory=dict)
+    constraint: Callable[[], Constraint] | None = None
+
+    def work(self, owner: str) -> Work:
+        return Work(owner, self.parts, self.nbytes, self.template, self.constraint)
+
+
+@dataclass(frozen=True, slots=True)
+class PictureLimits:
+    """How many pictures a request may hold, and who fetches the ones that are addresses."""
+
+    count: int
+    fetch: Fetch | None = None
+
+
+def ask_chat(request: ChatRequest, facts: Facts, limits: PictureLimits) -> Asked:
+    """The work of a chat request. Decodes its pictures, so not for the event loop.
+
+    Raises:
+        Refusal, UserError: the request cannot be served; the sentence says why.
+    """
+    _check_streaming(request)
+    opener = _Opener(facts, limits)
+    messages = [_message(message, number, opener) for number, message in enumerate(request.messages)]
+    if request.top_logprobs is not None and not request.logprobs:
+        raise Refusal(400, "top_logprobs goes with logprobs: true.", param="top_logprobs", code="invalid_value")
+    _neutral(request)
+    logprobs = (request.top_logprobs or 0) if request.logprobs else None
+    given = [limit for limit in (request.max_tokens, request.max_completion_tokens) if limit is not None]
+    sampling = _sampling(request, facts, min(given, default=None), logprobs)
+    parts = tuple(Part(messages, _numbered(sampling, number)) for number in range(request.n or 1))
+    return Asked(parts, opener.nbytes, _template(request, facts))
+
+
+def ask_completion(request: CompletionRequest, facts: Facts) -> Asked:
+    """The work of a completion request.
+
+    Raises:
+        Refusal: the request cannot be served; the sentence says why.
+    """
+    _check_streaming(request)
+    texts = [request.prompt] if isinstance(request.prompt, str) else request.prompt
+    if not all(texts):
+        raise Refusal(400, "prompt must not be empty.", param="prompt", code="invalid_value")
+    # 16 is the default that OpenAI documents for this endpoint
+    sampling = _sampling(request, facts, request.max_tokens or 16, request.logprobs)
+    prompts = [Prompt(text, (), {}) for text in texts]
+    return Asked(tuple(Part(prompt, _numbered(sampling, n)) for prompt in prompts for n in range(request.n or 1)))
+
+
+class _Opener:
+    """Opens pictures in their order, and counts them."""
+
+    def __init__(self, facts: Facts, limits: PictureLimits) -> None:
+        self._facts, self._limits = facts, limits
+        self._count = 0
+        self.nbytes = 0
+
+    def open(self, part: ImagePart) -> dict[str, Any]:
+        self._count += 1
+        if self._count > self._limits.count:
+            sentence = f"The request has more than {self._limits.count} pictures (--max-images)."
+            raise Refusal(400, sentence, param="messages", code="too_many_images")
+        given = part.image_url
+        url, detail = (given, None) if isinstance(given, str) else (given.url, given.detail)
+        name = f"Picture {self._count}"
+        limit = self._facts.decode_limit
+        picture = open_picture(url, name=name, detail=detail, limit=limit, fetch=self._limits.fetch)
+        self.nbytes += 3 * picture.width * picture.height
+        return {"type": "image", "image": picture}
+
+
+def _message(message: Any, number: int, opener: _Opener) -> dict[str, Any]:
+    """As `open_messages` and the chat template take it."""
+    role = "system" if message.role == "developer" else message.role
+    content = message.content if message.content is not None else ""
+    if not isinstance(content, str):
+        content = [_part(part, opener) for part in content]
+    opened: dict[str, Any] = {"role": role, "content": content}
+    if isinstance(message, AssistantMessage) and message.tool_calls:
+        opened["tool_calls"] = [_call(call, f"messages[{number}].tool_calls") for call in message.tool_calls]
+    if isinstance(message, ToolMessage) and message.tool_call_id is not None:
+        opened["tool_call_id"] = message.tool_call_id
+    return opened
+
+
+def _part(part: TextPart | ImagePart, opener: _Opener) -> dict[str, Any]:
+    return {"type": "text", "text": part.text} if isinstance(part, TextPart) else opener.open(part)
+
+
+def _call(call: Any, place: str) -> dict[str, Any]:
+    """A tool call of an earlier turn; templates want its arguments as an object."""
+    try:
+        arguments = json.loads(call.function.arguments or "{}")
+    except ValueError:
+        arguments = None
+    if not isinstance(arguments, dict):
+        raise Refusal(400, f"{place}: arguments must be a JSON object as text.", param=place, code="invalid_value")
+    function = {"name": call.function.name, "arguments": arguments}
+    return {"type": "function", "function": function, **({"id": call.id} if call.id else {})}
+
+
+def _sampling(request: Sampled, facts: Facts, most: int | None, logprobs: int | None) -> SamplingConfig:
+    """What a request leaves open is as the model's `generation_config` has it; its length, what the context holds."""
+    given: dict[str, Any] = {
+        "temperature": request.temperature,
+        "top_p": request.top_p,
+        "top_k": None if request.top_k is None else max(0, request.top_k),
+        "min_p": request.min_p,
+        "repetition_penalty": request.repetition_penalty,
+        "presence_penalty": request.presence_penalty,
+        "frequency_penalty": request.frequency_penalty,
+        "seed": None if request.seed is None else request.seed % SEEDS,
+    }
+    stop = request.stop if isinstance(request.stop, list) else [request.stop] if request.stop is not None else []
+    if not all(stop):
+        raise Refusal(400, "stop must not hold an empty text.", param="stop", code="invalid_value")
+    return replace(
+        facts.usual,
+        **{name: value for name, value in given.items() if value is not None},
+        max_new_tokens=min(most or facts.context, facts.context),
+        stop=tuple(stop),
+        logit_bias=_biases(request.logit_bias or {}, facts),
+        logprobs=logprobs,
+    )
+
+
+def _biases(given: Mapping[str, float], facts: Facts) -> tuple[tuple[int, float], ...]:
+    for token in given:
+        if not (token.isascii() and token.isdigit()) or int(token[:20]) >= facts.vocabulary:
+            sentence = f"logit_bias: {token[:20]!r} is no token of this model, whose tokens are 0 to "
+            raise Refusal(400, f"{sentence}{facts.vocabulary - 1}.", param="logit_bias", code="invalid_value")
+    return tuple((int(token), bias) for token, bias in given.items())
+
+
+def _numbered(sampling: SamplingConfig, number: int) -> SamplingConfig:
+    """Each of several answers has a seed of its own."""
+    if sampling.seed is None or number == 0:
+        return sampling
+    return replace(sampling, seed=(sampling.seed + number) % SEEDS)
+
+
+def _check_streaming(request: Sampled) -> None:
+    if request.stream_options is not None and not request.stream:
+        raise Refusal(400, "stream_options goes with stream: true.", param="stream_options", code="invalid_value")
+
+
+def _template(request: ChatRequest, facts: Facts) -> dict[str, Any]:
+    """Keywords for the chat template: numbers, switches and harmless texts that it really asks for."""
+    given = request.chat_template_kwargs or {}
+    for name, value in given.items():
+        place = f"chat_template_kwargs.{name[:60]}"
+        if name not in facts.variables:
+            known = ", ".join(sorted(facts.variables)) or "nothing"
+            sentence = f"{place}: this model's chat template asks for {known}."
+            raise Refusal(400, sentence, param=place, code="unknown_parameter")
+        if not isinstance(value, (bool, int, float, str)) or (isinstance(value, str) and facts.dangerous(value)):
+            raise Refusal(
+                400, f"{place} must be a number, a switch or a plain text.", param=place, code="invalid_value"
+            )
+    return dict(given)
+
+
+def _neutral(request: ChatRequest) -> None:
+    """What is not there yet is refused."""
+    if request.tools or request.tool_choice not in (None, "none", "auto"):
+        raise Refusal(400, "Tools are not supported.", param="tools", code="unsupported")
+    if request.response_format is not None and request.response_format.type != "text":
+        raise Refusal(400, "Only response_format text is supported.", param="response_format", code="unsupported")
