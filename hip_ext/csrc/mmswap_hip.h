@@ -7,7 +7,7 @@
 // unless a line says otherwise; 0 where a tensor is optional ("or 0") and missing. Strides and sizes count numbers, not
 // bytes; channels (the last dimension) follow each other everywhere. A size of 0 starts nothing and is no error.
 #pragma once
-#ifndef MMS_RTC  // a runtime compiler has no system headers: kernels.h declares these types there
+#ifndef MMS_RTC  // a runtime compiler has no system headers: gpu.h names these types there
 #include <stdint.h>
 #endif
 
@@ -64,7 +64,8 @@ typedef struct {
   void *out, *scratch;
   int64_t x_stride;
   int32_t rows, outputs, columns, slots, padded, group_size, groups, dtype, scale_dtype, bias_dtype;
-  int32_t split;  // set by the launcher
+  int32_t split;   // set by the launcher, as is magic
+  uint32_t magic;  // (n * magic) >> 32 = n / (group_size / 16), and n where it is 0
 } mms_w4;
 
 // out [rows, outputs] = x [rows, columns] weight^T + bias; rows 1 to 4. dtype (of x, weight, out): F16 BF16.
@@ -81,13 +82,13 @@ typedef struct {
   const void *x, *order;
   void* out;
   int64_t x_stride;
-  int32_t rows, columns, slots, padded;
+  int32_t rows, columns, slots, padded;  // columns: of x. rows: at most 65535
 } mms_take;
 
 // GPTQ checkpoint -> Packed4. qweight int32 [ceil(columns / 8), outputs], qzeros int32 [groups_in, ceil(outputs / 8)] or
 // 0, scales [groups_in, outputs] of scale_dtype. source int32 [padded]: the column in each slot, -1 for none; 0: slot s
 // is column s, and none past the last. table int32 [stored]: the checkpoint's group in each stored one; 0: itself, and
-// stored = groups_in. words int32 [outputs, padded / 8], 16-byte aligned; scales_out and zeros_out [outputs, groups_out];
+// stored = groups_in. words int32 [outputs, padded / 8]; scales_out and zeros_out [outputs, groups_out];
 // groups past `stored` are 0. zero_mode: 0 as stored, 1 stored less one, 2 all 8.
 typedef struct {
   const void *qweight, *qzeros, *scales, *source, *table;
@@ -112,8 +113,9 @@ typedef struct {
 // q [batch, heads * group, k_channels], out [batch, heads * group, v_channels] contiguous; keys, values as in mms_kv.
 // length int32 [batch or 1]; mask bytes [batch, slots] or 0; sinks [heads * group] or 0. dtype of q and out: F16 BF16 F32.
 // cache_dtype: all but F32. v_scale: I8 [batch, heads, slots], fp8 [heads, 1] (scale_slot 0) or 0.
-// scratch: float32 [batch * heads * group * splits * (v_channels + 2)]. splits: 1 to 64, the programs that share the
-// slots of one head; mms_attention_splits proposes. Channels at most 512.
+// scratch: float32 [batch * heads * group * splits * (v_channels + 2)]. splits: 1 to 64, the blocks that share the slots
+// of one head; mms_attention_splits proposes. Channels: multiples of 8, at most 512. keys and values: addresses of
+// eight numbers (16 bytes, 8 for codes of 8 bits), strides multiples of 8; else MMS_ALIGN.
 typedef struct {
   const void *q, *keys, *values, *length, *k_scale, *v_scale, *sinks, *mask;
   void *out, *scratch;
@@ -122,7 +124,7 @@ typedef struct {
   int32_t batch, heads, group, slots, k_channels, v_channels;
   int32_t dtype, cache_dtype, k_scale_dtype, v_scale_dtype, sinks_dtype, splits;
   float scale, soft_cap;
-  int32_t lanes, vector;  // set by the launcher
+  int32_t lanes;  // set by the launcher
 } mms_attention;
 
 #ifndef MMS_RTC
