@@ -42,7 +42,7 @@ def read(entry: Entry) -> Tensor:
     dtype = _DTYPES.get(entry.dtype)
     if dtype is None:
         raise ModelError(f"{entry.file.name} holds tensors of {entry.dtype}, which cannot be read.")
-    left = memoryview(raw.numpy())
+    left = memoryview(raw.numpy())  # type: ignore[arg-type]
     with entry.file.open("rb", buffering=0) as file:
         file.seek(entry.start)
         while left:

@@ -49,19 +49,23 @@ def load_text_model(
         ModelError: files that are missing, damaged, or of another kind.
     """
     path = Path(source).expanduser()
-    more = {"attention": attention, "quantize": quantize, "progress": progress, "say": say}
+    tensors: dict[str, Any]
     if path.suffix == SUFFIX:
         config, tensors = _read_gguf(path)
-        options = Options(dtype=torch.float32 if isinstance(dtype, str) else dtype, **more)
-        return load_tensors(
-            path, tensors, Which({}, "a GGUF file is unpacked"), config, AutoModelForCausalLM, options
-        ).model
-    checkpoint = check_checkpoint(path)
-    config = _config(path)
-    options = Options(dtype=stored_dtype(config, checkpoint) if isinstance(dtype, str) else dtype, **more)
-    later = {name: Later(entry) for name, entry in checkpoint.tensors.items()}
-    found = which(described(path), checkpoint.tensors)
-    return load_tensors(path, later, found, config, AutoModelForCausalLM, options).model
+        found, stored = Which({}, "a GGUF file is unpacked"), torch.float32
+    else:
+        checkpoint = check_checkpoint(path)
+        config = _config(path)
+        tensors = {name: Later(entry) for name, entry in checkpoint.tensors.items()}
+        found, stored = which(described(path), checkpoint.tensors), stored_dtype(config, checkpoint)
+    options = Options(
+        dtype=stored if isinstance(dtype, str) else dtype,
+        attention=attention,
+        quantize=quantize,
+        progress=progress,
+        say=say,
+    )
+    return load_tensors(path, tensors, found, config, AutoModelForCausalLM, options).model
 
 
 def text_tokenizer(source: str | Path) -> Any:

@@ -17,11 +17,13 @@ from torch import nn
 from whole_folders import make_whole
 
 import mmswap
+from mmswap.blueprint import Blueprint
 from mmswap.errors import OptionError
 from mmswap.llm.loader import load_model
 from mmswap.llm.loading import Rounded4
 from mmswap.llm.parts import find_parts
 from mmswap.llm.quant import QuantLinear, QuantStack
+from mmswap.recall import fingerprint_of
 from mmswap.sizing.groups import weigh
 from mmswap.sizing.weights import HEAD, LAYERS
 from mmswap.vision.precision import keep_in_range
@@ -109,6 +111,25 @@ def test_the_head_is_rounded_when_asked(tied: bool, tmp_path: Path) -> None:
     assert isinstance(parts.embeddings, nn.Embedding), "the embedding stays, also where the two were one"
     assert any("matrices were rounded to 4 bits" in said and "SQNR" in said for said in runtime.decisions)
     assert runtime.chat("What is this?", max_new_tokens=2).text is not None
+
+
+def test_the_carried_model_answers_alike_in_4_bits() -> None:
+    pictures = sorted((Path(__file__).parent.parent / "examples" / "pictures").glob("s*.png"))
+    plain, rounded = mmswap.load(card="sim:1GiB"), mmswap.load(card="sim:1GiB", quantize="int4")
+    assert len(pictures) == 3
+    for picture in pictures:
+        wanted = plain.chat("Describe the picture.", [picture])
+        assert rounded.chat("Describe the picture.", [picture]).text == wanted.text
+        assert len(wanted.text) > 10
+
+
+def test_a_profile_of_the_plain_checkpoint_serves_the_packed_one(folder_of: Any) -> None:
+    packed = folder_of("gemma3", "awq")
+    prints = set()
+    for folder in (packed.parent / "plain", packed):
+        blueprint, model = Blueprint.of(folder), load_model(folder)
+        prints |= {fingerprint_of(one.config, model.dtype, "sdpa", "card") for one in (blueprint, model)}
+    assert len(prints) == 1
 
 
 def test_rounding_what_is_packed_already_changes_nothing(folder_of: Any) -> None:

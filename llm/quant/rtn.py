@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +16,7 @@ from torch.nn import functional
 from mmswap.errors import ModelError, OptionError
 from mmswap.llm.quant.layout import MIDDLE, Packed4, pack
 
-_PIECE = 1 << 20  # weights that are looked at in float32 at a time
+_PIECE = 1 << 18  # weights that are looked at in float32 at a time
 _SMALLEST, _LARGEST = 2.0**-17, 65504.0  # scales that float16 holds with 8 bits or more
 _NOTHING = 2.0**-126  # what float32 and bfloat16 hold in full
 
@@ -65,17 +66,27 @@ def quantise(weight: Tensor, *, group_size: int = 128, symmetric: bool = False) 
     columns = weight.shape[1]
     group = columns if group_size == -1 else min(group_size, columns)
     pieces = torch.split(weight, max(1, _PIECE // columns))
-    steps = [_steps(_grouped(piece, group), symmetric) for piece in pieces]
-    wide = torch.cat([step for step, _ in steps])
-    zeros = torch.cat([zero for _, zero in steps])
-    scales = wide.to(_scale_dtype(wide))
-    rounded = [
-        _codes(_grouped(piece, group), scale.float(), zero, columns)
-        for piece, scale, zero in zip(pieces, torch.split(scales, len(pieces[0])), torch.split(zeros, len(pieces[0])))
-    ]
-    packed = pack(torch.cat([codes for codes, _, _ in rounded]), scales, zeros, group_size=group)
-    signal, noise = (math.fsum(float(one[index]) for one in rounded) for index in (1, 2))
-    return Rounded(packed, signal, noise)
+    rounded = _rounded(pieces, group, symmetric, torch.float16) or _rounded(pieces, group, symmetric, torch.bfloat16)
+    assert rounded is not None
+    codes, scales, zeros, signal, noise = zip(*rounded)
+    packed = pack(torch.cat(codes), torch.cat(scales), torch.cat(zeros), group_size=group)
+    return Rounded(packed, math.fsum(signal), math.fsum(noise))
+
+
+_Piece = tuple[Tensor, Tensor, Tensor, float, float]
+
+
+def _rounded(pieces: Sequence[Tensor], group: int, symmetric: bool, dtype: torch.dtype) -> list[_Piece] | None:
+    """Codes, scales in `dtype`, zeros, signal and noise of each piece; None where float16 would lose a scale."""
+    made = []
+    for piece in pieces:
+        grouped = _grouped(piece, group)
+        step, zeros = _steps(grouped, symmetric)
+        if dtype == torch.float16 and not _SMALLEST <= float(step.min()) <= float(step.max()) <= _LARGEST:
+            return None
+        scales = step.to(dtype)
+        made.append(_codes(grouped, scales, zeros, piece.shape[1]))
+    return made
 
 
 def _grouped(piece: Tensor, group: int) -> Tensor:
@@ -95,15 +106,14 @@ def _steps(grouped: Tensor, symmetric: bool) -> tuple[Tensor, Tensor]:
     return step, zeros.to(torch.uint8)
 
 
-def _scale_dtype(scales: Tensor) -> torch.dtype:
-    fits = float(scales.min()) >= _SMALLEST and float(scales.max()) <= _LARGEST
-    return torch.float16 if fits else torch.bfloat16
+def _codes(grouped: Tensor, scales: Tensor, zeros: Tensor, columns: int) -> _Piece:
+    scale, zero = scales.float().unsqueeze(-1), zeros.unsqueeze(-1).float()
+    codes = (grouped / scale).add_(zero).round_().clamp_(0, 15)
+    stored = codes.to(torch.uint8).flatten(1)[:, :columns]
+    signal = _squares(grouped)
+    return stored, scales, zeros, signal, _squares(codes.sub_(zero).mul_(scale).sub_(grouped))
 
 
-def _codes(grouped: Tensor, scales: Tensor, zeros: Tensor, columns: int) -> tuple[Tensor, Tensor, Tensor]:
-    """(codes uint8 [rows, columns], sum of squares, sum of squared errors)."""
-    scale, zero = scales.unsqueeze(-1), zeros.unsqueeze(-1).float()
-    codes = (grouped / scale + zero).round_().clamp_(0, 15)
-    error = (codes - zero) * scale - grouped
-    signal, noise = (values.square().sum(-1).double().sum() for values in (grouped, error))
-    return codes.to(torch.uint8).flatten(1)[:, :columns], signal, noise
+def _squares(values: Tensor) -> float:
+    flat = values.reshape(-1)
+    return float(torch.dot(flat, flat))

@@ -24,7 +24,7 @@ class Unpacked(Tensor):
     def __new__(
         cls, shape: Sequence[int], dtype: torch.dtype, device: torch.device, unpack: Callable[[], Tensor]
     ) -> Unpacked:
-        made: Unpacked = Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device)  # type: ignore[attr-defined]
+        made: Unpacked = Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device)
         made._unpack = unpack
         return made
 
@@ -35,7 +35,7 @@ class Unpacked(Tensor):
         return f"Unpacked(shape={list(self.shape)}, dtype={self.dtype}, device={self.device})"
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         args, kwargs = pytree.tree_map_only(Unpacked, lambda one: one._unpack(), (args, kwargs or {}))

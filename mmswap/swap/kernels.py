@@ -113,7 +113,8 @@ def unpacked(name: str, args: tuple[Any, ...]) -> int:
         return 0 if x.dtype == torch.bfloat16 else codes * 9 // 2
     if name == "expert_linear":
         codes = codes // max(1, words.shape[0]) * args[1].shape[0]
-    return codes * (4 if x.dtype == torch.float16 and args[_PACKED[name] + 1].dtype != x.dtype else x.element_size())
+    wide = x.dtype == torch.float16 and args[_PACKED[name] + 1].dtype != x.dtype
+    return int(codes * (4 if wide else x.element_size()))
 
 
 def numbers(func: Any, args: tuple[Any, ...]) -> int:

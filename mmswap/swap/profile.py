@@ -21,6 +21,7 @@ from mmswap.swap.fit import Fit
 FORMAT = 1
 _VOLATILE = {"_name_or_path", "name_or_path", "transformers_version", "_attn_implementation", "attn_implementation"}
 _VOLATILE |= {"dtype", "torch_dtype", "_commit_hash", "auto_map", "use_cache", "_attn_implementation_internal"}
+_VOLATILE |= {"quantization_config", "compression_config"}  # of the language model: a loaded one has it no more
 _ValueT = TypeVar("_ValueT")
 
 

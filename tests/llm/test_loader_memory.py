@@ -19,7 +19,7 @@ from mmswap.llm.loader import load_model
 from mmswap.units import MIB
 
 SHARD = 24 * MIB
-SLACK = 40 * MIB  # arenas of the allocator, and pieces in float32 of the weight that is being rounded
+SLACK = 64 * MIB  # what the allocator keeps of weights that were rounded; all of them plain would be twice that
 HAS_PEAK = Path("/proc/self/clear_refs").exists()
 
 _CHILD = """
