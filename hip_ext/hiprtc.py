@@ -56,7 +56,7 @@ def compile_code(library: Any, arch: str) -> bytes:
         KernelError: the compiler refuses; the sentence has its first error.
     """
     sources = {path.name: path.read_bytes() for path in source_files()}
-    names = [name for name in sources if name != RTC_UNIT]
+    names = [name for name in sources if name.endswith(".h") and name != RTC_UNIT]
     texts = (ctypes.c_char_p * len(names))(*(sources[name] for name in names))
     labels = (ctypes.c_char_p * len(names))(*(name.encode("ascii") for name in names))
     program = ctypes.c_void_p()
