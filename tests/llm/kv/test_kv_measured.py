@@ -17,7 +17,8 @@ from mmswap.llm.kv.caching import decide
 from mmswap.llm.kv.calibration import LEAST, Calibration, keep, recall
 from mmswap.llm.kv.given import given_scales
 from mmswap.llm.kv.kinds import kv_kind
-from mmswap.llm.kv.measuring import Prompted, key_of, measure
+from mmswap.llm.kv.layer import GrowingLayer
+from mmswap.llm.kv.measuring import Prompted, _Numbers, key_of, measure
 from mmswap.llm.kv.opening import own_layers
 from mmswap.llm.kv.reading import passage
 from mmswap.swap.dry_run import cache_argument
@@ -210,3 +211,23 @@ def test_the_passage_has_as_many_tokens_as_are_asked_for() -> None:
         ids = passage(tokenizer, tokens)
         assert ids.shape == (1, tokens)
         assert int((ids == 1).sum()) == 1
+
+
+def test_layers_with_heads_of_different_sizes_keep_their_own_numbers() -> None:
+    """One calibration read the padding behind the smaller heads."""
+    numbers = _Numbers()
+    generator = torch.Generator().manual_seed(0)
+    keys = {index: 3 + torch.randn(1, 2, 50, width, generator=generator) for index, width in ((0, 256), (1, 512))}
+    for index, k in keys.items():
+        numbers.take(index, k[:, :, :20], k[:, :, :20])
+        numbers.take(index, k[:, :, 20:], k[:, :, 20:])
+    found = Calibration("key", "", "", layers=numbers.layers())
+    assert Calibration.of_json(json.loads(json.dumps(found.to_json()))) == found
+    for index, k in keys.items():
+        for kind in ("int8", "fp8_e4m3"):
+            layer = GrowingLayer(kv_kind(kind), 64, known=found.ranges(index, kv_kind(kind)))
+            again, values = layer.update(k, k)
+            assert again.shape == k.shape
+            assert float((again - k).abs().max()) < 0.3
+            assert float((values - k).abs().max()) < 0.5
+            assert torch.isfinite(layer.k_scale).all()
