@@ -45,7 +45,7 @@ def refuses_attention(
     """Why not; None when `attention` is right."""
     if keys.dtype == torch.float32:
         return "the cache is float32"
-    return _cache(keys, values) or oversized(q, keys)
+    return _cache(keys, values) or _by_eight("keys", keys) or _by_eight("values", values) or oversized(q, keys)
 
 
 def store(
@@ -117,6 +117,13 @@ def _cache(keys: Tensor, values: Tensor) -> str | None:
     if max(keys.shape[3], values.shape[3]) > CHANNELS:
         return f"heads of {max(keys.shape[3], values.shape[3])} channels: it takes {CHANNELS}"
     return strided("keys", keys) or strided("values", values)
+
+
+def _by_eight(name: str, cache: Tensor) -> str | None:
+    """Attention reads eight channels at once."""
+    if any(step % 8 for step in (cache.shape[3], *cache.stride()[:3])) or cache.data_ptr() % (8 * cache.itemsize):
+        return f"slots of {name} do not begin and end at multiples of eight channels"
+    return None
 
 
 def _strides(keys: Tensor, values: Tensor, v_scale: Tensor | None) -> dict[str, int]:

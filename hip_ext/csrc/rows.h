@@ -4,7 +4,8 @@
 #pragma once
 #include "numbers.h"
 
-constexpr int MMS_ACT_THREADS = 128, MMS_ACT_PIECE = 1024;
+constexpr int MMS_ACT_THREADS = 128;
+constexpr int MMS_ACT_PIECE = 1024;    // features of a block
 constexpr int MMS_NORM_THREADS = 256;  // one row
 
 MMS_FN float mms_activated(float g, int act) {

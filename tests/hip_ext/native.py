@@ -1,0 +1,57 @@
+"""The kernels' source compiled for the processor (`shim.h`), and for cards by clang: what the tests of csrc share.
+
+library = processor(folder);  text = assembly("gfx1100", folder)
+
+Each is compiled once in a folder. Machines without the compiler skip, with a reason.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+CSRC = HERE.parents[1] / "hip_ext" / "csrc"
+sys.path.insert(0, str(HERE.parents[0] / "llm" / "ops"))  # cases, truths, tolerance
+
+CLANG = "clang++-22"
+CARDS = ("gfx1030", "gfx1100", "gfx1101", "gfx1151", "gfx1200", "gfx1201")
+
+
+def on_processor(folder: Path, *flags: str, source: Path = CSRC) -> Path:
+    """A library of the source for this processor. `flags`: -DMMS_CPU_RDNA2, -fsanitize=address."""
+    if os.name == "nt" or platform.machine().lower() not in ("x86_64", "amd64") or shutil.which("g++") is None:
+        pytest.skip("the kernels run on a processor of x86-64 by g++ on Linux alone")
+    library = folder / f"kernels{''.join(flags).replace('=', '-')}.so"
+    words = ["-std=c++17", "-O1", "-shared", "-fPIC", "-DMMS_CPU", f"-I{HERE}", *flags, "-fno-stack-protector"]
+    compiled(["g++", *words, str(source / "mmswap_hip.cpp"), "-o", str(library)])
+    return library
+
+
+def assembly(card: str, folder: Path) -> str:
+    """The machine code of every kernel, as text, by clang without HIP's headers."""
+    if shutil.which(CLANG) is None:
+        pytest.skip(f"there is no {CLANG}, which compiles for AMD cards (Debian: clang-22 lld-22 llvm-22)")
+    out = folder / f"{card}.s"
+    words = ["-x", "hip", f"--offload-arch={card}", "--cuda-device-only", "-nogpuinc", "-nogpulib", "-O3", "-std=c++17"]
+    compiled([CLANG, *words, "-Werror", "-S", str(CSRC / "mmswap_hip.cpp"), "-o", str(out)])
+    return out.read_text()
+
+
+@cache
+def _compiled(words: tuple[str, ...]) -> str:
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    return "" if done.returncode == 0 else done.stderr
+
+
+def compiled(words: list[str]) -> None:
+    """Raises AssertionError: with the first errors of the compiler."""
+    errors = [line for line in _compiled(tuple(words)).splitlines() if "error" in line or "warning" in line]
+    assert not errors, "\n".join(errors[:5])
