@@ -137,6 +137,8 @@ def test_the_caches_format_counts() -> None:
     sizes = {kv: sized("sim:1GiB", kv=kv).groups["KV cache"] for kv in ("fp32", "fp16", "int8", "fp8")}
     assert sizes["fp32"] == 2 * sizes["fp16"]
     assert sizes["fp8"] < sizes["int8"] < 0.6 * sizes["fp16"]
+    told = {kv: any("profile --kv" in one for one in sized("sim:1GiB", kv=kv).reasons) for kv in ("int8", "fp8")}
+    assert told == {"int8": False, "fp8": True}
 
 
 @pytest.mark.parametrize("kv", ["auto", "int8"])

@@ -82,10 +82,13 @@ def _weights(planner: Planner, sizing: Sizing) -> list[str]:
 
 def _cache(planner: Planner, sizing: Sizing) -> str:
     size = format_bytes(sizing.groups[KV])
-    return (
+    said = (
         f"The KV cache is counted full, at {sizing.context} tokens in {sizing.kv}: {size} "
         f"({planner.prompt.layout.sentence()}). At run time it grows with the conversation."
     )
+    if planner.kv.float8:
+        said += " Where keys have a bias, chat takes it only after `mmswap profile --kv MODEL`."
+    return said
 
 
 def _pictures(planner: Planner, sizing: Sizing) -> list[str]:
