@@ -65,7 +65,7 @@ setup(
     package_data={
         "mmswap": ["py.typed", "carried/*/*", "card/*.json"],
         "mmswap.profiles": ["*.json"],
-        "mmswap.server": ["page/*"],
+        "mmswap.server.page": ["*.html", "*.js", "*.css", "*.svg", "*.png", "*.ico"],
         "mmswap.hip_ext": ["csrc/*"],
     },
     cmdclass={"bdist_wheel": Wheel, "build_py": Build},
