@@ -17,7 +17,6 @@ from mmswap.hip_ext.interface import DTYPES, STRUCTS, constants
 
 Rule = Callable[[Any], "list[Start]"]
 _NAMES = {code: name.lower() for name, code in DTYPES.items()}
-_WIDTHS = {DTYPES["F32"]: 4, DTYPES["F16"]: 2, DTYPES["BF16"]: 2}
 _WAVES = 4  # of a block of a product
 _FULL = 2048  # waves that fill a card
 
@@ -42,8 +41,8 @@ def _constant(name: str) -> int:
 
 
 def _act(a: Any) -> list[Start]:
-    threads = _constant("MMS_ACT_THREADS")
-    return [Start("mms_k_act", a.rows, _ceil(a.features, threads * 8), threads, a)]
+    pieces = _ceil(a.features, _constant("MMS_ACT_PIECE"))
+    return [Start("mms_k_act", a.rows, pieces, _constant("MMS_ACT_THREADS"), a)]
 
 
 def _norm(a: Any) -> list[Start]:
@@ -58,7 +57,7 @@ def _rotary(a: Any) -> list[Start]:
 
 def _anew(a: Any) -> bool:
     """x of a product with 4 bits has to be laid anew: in another order, or for reads of 16 bytes."""
-    return bool(a.order or a.x % 16 or a.columns % 8 or (a.rows > 1 and a.x_stride % 8))
+    return bool(a.order or a.columns != a.padded or a.x % 16 or (a.rows > 1 and a.x_stride % 8))
 
 
 def w4_scratch(a: Any) -> int:
@@ -88,37 +87,39 @@ def _split(waves: int, columns: int, step: int) -> int:
     return split
 
 
-def _rows_class(rows: int) -> int:
-    return rows if rows <= 2 else 4
+def _weight_rows(rows: int) -> int:
+    """Rows of the weight that a wave takes."""
+    return 4 if rows == 1 else 2
+
+
+def _span(a: Any) -> int:
+    """Columns that surely share a scale."""
+    return 128 if a.group_size >= a.padded or a.group_size % 128 == 0 else 16
 
 
 def _w4_gemv(a: Any) -> list[Start]:
     before = _prepared(a)
-    m = _rows_class(a.rows)
-    whole = a.group_size >= a.padded or a.group_size % 128 == 0
-    g = 128 if whole else 64 if a.group_size % 64 == 0 else 16
-    waves = _ceil(a.outputs, 4 if m <= 2 else 2)
+    kind = f"m1_g{_span(a)}_s{a.scale_dtype}" if a.rows == 1 else f"m4_g{_span(a)}_s"
+    waves = _ceil(a.outputs, _weight_rows(a.rows))
     a.split = _split(waves, a.padded, 1024)
-    name = f"mms_k_w4_gemv_{_NAMES[a.dtype]}_m{m}_g{g}_s{a.scale_dtype}"
+    name = f"mms_k_w4_gemv_{_NAMES[a.dtype]}_{kind}"
     return [*before, Start(name, _ceil(waves * a.split, _WAVES), 1, 128, a)]
 
 
 def _w4_gemm(a: Any) -> list[Start]:
     before = _prepared(a)
-    g = 128 if a.group_size >= a.padded or a.group_size % 128 == 0 else 16
     return [
         *before,
-        Start(f"mms_k_w4_gemm_{_NAMES[a.dtype]}_g{g}", _ceil(a.outputs, 16), _ceil(a.rows, 16), 128, a),
+        Start(f"mms_k_w4_gemm_{_NAMES[a.dtype]}_g{_span(a)}", _ceil(a.outputs, 16), _ceil(a.rows, 16), 128, a),
     ]
 
 
 def _linear(a: Any) -> list[Start]:
-    m = _rows_class(a.rows)
-    waves = _ceil(a.outputs, LINEAR_ROWS[m])
+    waves = _ceil(a.outputs, _weight_rows(a.rows))
     whole = a.rows == 1 or a.x_stride % 8 == 0
     a.vector = not ((a.x or 0) % 16 or (a.weight or 0) % 16) and whole and (a.outputs == 1 or a.weight_stride % 8 == 0)
     a.split = _split(waves, a.columns, 256)
-    name = f"mms_k_linear_{_NAMES[a.dtype]}_m{m}"
+    name = f"mms_k_linear_{_NAMES[a.dtype]}_m{1 if a.rows == 1 else 4}"
     return [Start(name, _ceil(waves * a.split, _constant("MMS_LINEAR_WAVES")), 1, 128, a)]
 
 
@@ -138,13 +139,9 @@ def attention_splits(batch: int, heads: int, group: int, slots: int, processors:
 
 def _attention(a: Any) -> list[Start]:
     widest = max(a.k_channels, a.v_channels)
-    unit = _WIDTHS.get(a.cache_dtype, 1) * 8
     a.lanes = 1
     while a.lanes < 32 and a.lanes * 8 < widest:
         a.lanes *= 2
-    keys = not ((a.keys or 0) % unit or (a.keys_batch | a.keys_head | a.keys_slot) % 8)
-    values = not ((a.values or 0) % unit or (a.values_batch | a.values_head | a.values_slot) % 8)
-    a.vector = keys + 2 * values
     kind = "wide" if widest > 256 else "h4" if a.group > 1 else "h1"
     x = a.batch * a.heads * _ceil(a.group, 4 if kind == "h4" else 1)
     rows = a.batch * a.heads * a.group
@@ -155,7 +152,6 @@ def _attention(a: Any) -> list[Start]:
     ]
 
 
-LINEAR_ROWS = {1: 4, 2: 4, 4: 2}
 LAUNCHERS: dict[str, Rule] = {
     "mms_silu_and_mul": _act,
     "mms_gelu_and_mul": _act,
