@@ -69,18 +69,40 @@ export async function* ask(body, { key, signal }) {
 }
 
 // Calls `see` with every picture of the card, `lost` with a Trouble whenever the connection ends; comes back by itself.
+// A page that nobody sees lets go of its connection: a browser has six for each server, and tabs share them.
 export async function watch(keyOf, see, lost) {
+  let connection = new AbortController();
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) connection.abort();
+    else reconnect();
+  });
   for (let pause = 500; ; pause = Math.min(2 * pause, 8000)) {
+    while (document.hidden) await rest(60_000);
+    connection = new AbortController();
     try {
-      const response = await request("events", { key: keyOf() });
+      const response = await request("events", { key: keyOf(), signal: connection.signal });
       for await (const data of events(response)) {
         pause = 500;
         see(JSON.parse(data));
       }
       lost(null);
     } catch (error) {
-      lost(error);
+      if (!connection.signal.aborted) lost(error);
     }
-    await new Promise((resolve) => setTimeout(resolve, pause));
+    await rest(pause);
   }
+}
+
+let wake = () => {};
+
+// Ends the pause before the next attempt, for instance because there is a key now.
+export function reconnect() {
+  wake();
+}
+
+function rest(time) {
+  return new Promise((resolve) => {
+    wake = resolve;
+    setTimeout(resolve, time);
+  });
 }

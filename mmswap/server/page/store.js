@@ -48,8 +48,13 @@ export class Store {
     return key;
   }
 
+  // The pictures of a turn go.
+  async forget(turn) {
+    for (const picture of turn.pictures ?? []) await this.drop(PICTURES, picture.key);
+  }
+
   async remove(chat) {
-    for (const turn of chat.turns) for (const picture of turn.pictures ?? []) await this.drop(PICTURES, picture.key);
+    for (const turn of chat.turns) await this.forget(turn);
     await this.drop(CHATS, chat.id);
     this.others?.postMessage(chat.id);
   }
