@@ -8,6 +8,7 @@ const WIDTH = 296;
 const HEIGHT = 400;
 const COLUMN = 112; // width of the drawn memory; right of it are hinges, leaders and labels
 const LABELS = 158;
+const BEND = 132; // where leaders leave the horizontal
 const GAP = 36; // between the middles of two labels
 const HOLD = 900; // milliseconds for which a window is shown, however short it was
 const SWING = 42; // degrees
@@ -39,6 +40,7 @@ export class CardPicture {
     this.seen = null;
     this.held = { bytes: 0, until: 0 };
     this.windows = null; // how many there were when we last looked
+    this.open = false; // whether the one under way was seen
   }
 
   // `seen`: one event of the server.
@@ -46,8 +48,10 @@ export class CardPicture {
     this.seen = seen;
     const { card, window } = seen;
     if (card && window) {
+      const missed = this.windows !== null && window.count > this.windows && !this.open; // it was shorter than a look
       if (card.evicted) this.hold(card.evicted);
-      else if (this.windows !== null && window.count > this.windows && window.last && !this.holds) this.hold(window.last.evicted_bytes);
+      else if (missed && window.last) this.hold(window.last.evicted_bytes);
+      if (window.count !== this.windows) this.open = false;
       this.windows = window.count;
     }
     this.update();
@@ -59,6 +63,11 @@ export class CardPicture {
 
   // A window lasts milliseconds, an eye does not: it stays in the picture for a moment.
   hold(size) {
+    if (this.holds || this.open) {
+      this.held.bytes = Math.max(this.held.bytes, size);
+      return;
+    }
+    this.open = true;
     this.held = { bytes: size, until: performance.now() + HOLD };
     clearTimeout(this.timer);
     this.timer = setTimeout(() => this.update(), HOLD + 20);
@@ -83,6 +92,16 @@ export class CardPicture {
     this.plan.setAttribute("aria-label", `Of ${bytes(card.total)}: ${said.join(", ")}.`);
     this.plan.classList.toggle("open", parts.lent > 0);
     this.draw(parts, card.total);
+    this.remind(parts, card, window.last);
+  }
+
+  // Where the last window was, while none is open.
+  remind(parts, card, last) {
+    const { ghost } = this.drawn;
+    const scale = (HEIGHT - 2) / card.total;
+    const shown = last && !parts.lent;
+    ghost.classList.toggle("hidden", !shown);
+    if (shown) place(ghost, { y: HEIGHT - 1 - parts.weights * scale, height: last.evicted_bytes * scale });
   }
 
   draw(parts, total) {
@@ -106,8 +125,8 @@ export class CardPicture {
       const { group, leader, size } = this.drawn[part];
       group.classList.toggle("hidden", !visible);
       if (!visible) continue;
-      const start = part === "lent" ? COLUMN + 22 : COLUMN + 6;
-      leader.setAttribute("points", `${start},${middle} ${LABELS - 14},${label} ${LABELS - 6},${label}`);
+      const from = part === "lent" ? BEND : COLUMN + 5; // its casements are there
+      leader.setAttribute("points", `${from},${middle} ${BEND},${middle} ${LABELS - 12},${label} ${LABELS - 6},${label}`);
       group.style.setProperty("--at", `${label}px`);
       size.textContent = bytes(parts[part]);
     }
@@ -162,6 +181,7 @@ function drawing(svg) {
     const size = make("text", { x: LABELS, dy: 14, class: "size" }, text);
     drawn[part] = { block, group, leader, size };
   }
+  drawn.ghost = make("rect", { class: "ghost hidden", x: 5, width: COLUMN - 9 }, svg);
   make("rect", { class: "frame", x: 0.5, y: 0.5, width: COLUMN, height: HEIGHT - 1, rx: 2 }, svg);
   drawn.upper = make("line", { class: "casement" }, svg);
   drawn.lower = make("line", { class: "casement" }, svg);

@@ -34,7 +34,7 @@ export function list(stats) {
   for (const image of mmswap.images) add("Picture", picture(image));
   if (mmswap.images.length) {
     const [first] = mmswap.images;
-    add("Encoder's peak", `${bytes(first.peak_predicted)} predicted, ${bytes(first.peak_measured)} measured`);
+    if (first.peak_measured) add("Encoder's peak", `${bytes(first.peak_predicted)} predicted, ${bytes(first.peak_measured)} measured`);
     add("Window", windowed(mmswap.window));
   }
   if (spilled(mmswap)) add("Spilled", `${bytes(spilled(mmswap))} into host memory`);

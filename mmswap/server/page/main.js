@@ -137,6 +137,7 @@ function follow() {
 // -- chats
 
 at("new").addEventListener("click", fresh);
+at("open-settings").addEventListener("click", () => settings.open());
 at("open-chats").addEventListener("click", async () => {
   await listChats();
   at("chats").showModal();
@@ -233,6 +234,10 @@ function state(words, kind) {
   shown.removeAttribute("title");
 }
 
+function unfold() {
+  at("card").open = !narrow.matches;
+}
+
 async function learnModel() {
   try {
     const known = await model(settings.key);
@@ -244,7 +249,9 @@ async function learnModel() {
   }
 }
 
-if (matchMedia("(max-width: 60rem)").matches) at("card").open = false;
+const narrow = matchMedia("(max-width: 60rem)"); // as in the style sheets
+narrow.addEventListener("change", unfold);
+unfold();
 fit();
 resume();
 watch(() => settings.key, see, lost);
