@@ -25,10 +25,9 @@ RDNA = ",".join(GEMV)
 ASKED = {
     "gfx1100": f"{RDNA},w4_gemv fp16 group 32,w4_small fp16,dequantise fp16,expert,gemv fp16,fused,gelu_and_mul bf16,"
     "rotary fp16 s,kv_store int8,kv_store e4m3,decode_attention int8,decode_attention e4m3,decode_attention fp16 256",
-    "gfx1201": f"{RDNA},w4_small bf16,w4_dot,gemv bf16,kv_store e5m2,decode_attention fp16",
-    "gfx1101": RDNA,
-    "sm_80": f"{RDNA},dequantise bf16,kv_store e4m3,decode_attention e4m3",
-    "sm_90": f"{GEMV[0]},w4_small bf16,w4_dot bf16",
+    "gfx1201": f"{RDNA},w4_small bf16,w4_dot,kv_store e5m2,decode_attention fp16 256",
+    "sm_80": f"{RDNA},kv_store e4m3,decode_attention e4m3",
+    "sm_90": f"{GEMV[0]},w4_dot bf16",
 }
 """The GEMV for every target, each kernel for one, and what differs by card. `isa.csv` holds all for all."""
 
