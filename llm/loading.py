@@ -92,42 +92,56 @@ def load_tensors(
     foreseen = _foreseen(skeleton, packing, rounding)
     shapes = {name: parameter.shape for name, parameter in skeleton.named_parameters()}
     del skeleton
-
-    def prepare(model: Any) -> None:
-        if options.prepare is not None:
-            options.prepare(model)
-        packing.clear(model)
-
-    hook = Hook(
-        rules=names.transforms,
-        prepare=prepare,
-        wants=rounding.wants if rounding else lambda _: False,
-        take=rounding.take if rounding else _nothing,
-    )
-    more = {"config": config, "dtype": options.dtype, "attn_implementation": attention}
-    more |= {"output_loading_info": True, "ignore_mismatched_sizes": True}  # both so that `_complete` can name tensors
-    done, total = 0, 0
-
-    def count(at: int, of: int) -> None:
-        nonlocal done, total
-        done, total = at, of + len(packing)
-        if options.progress is not None:
-            options.progress(done, total)
-
-    with progress_to(count):
+    steps = _Steps(options.progress, len(packing))
+    with progress_to(steps.plain):
+        plain = {names.settled(name): tensor for name, tensor in tensors.items() if name not in packing.taken}
+        hook = _hook(names, packing, rounding, options)
+        more = {"config": config, "dtype": options.dtype, "attn_implementation": attention}
+        more |= {
+            "output_loading_info": True,
+            "ignore_mismatched_sizes": True,
+        }  # both so that `_complete` can name tensors
         try:
-            plain = {names.settled(name): tensor for name, tensor in tensors.items() if name not in packing.taken}
             model, told = kind.from_pretrained(None, state_dict=plain, quantization_config=hook.config(), **more)
         except (OSError, ValueError, RuntimeError, ImportError, KeyError) as error:
+            if rounding is not None and rounding.fault is not None:  # which transformers has kept to itself
+                raise rounding.fault from None
             raise ModelError(f"{source} cannot be loaded as {config.model_type}: {first_sentence(error)}") from error
     _complete(source, told, shapes, model)
-    packing.fill(model, lambda: count(done + 1, total - len(packing)))
+    packing.fill(model, steps.packed)
     if rounding is not None:
         rounding.finish(model)
         options.say(rounding.sentence())
     elif len(packing):
         options.say(f"Weights: {found.reason}.")
     return Loaded(_dressed(model, source).eval().requires_grad_(False), foreseen)
+
+
+class _Steps:
+    """Progress over plain weights, which transformers counts, and packed ones after them."""
+
+    def __init__(self, progress: Progress | None, packed: int) -> None:
+        self._progress, self._more = progress, packed
+        self._done = self._total = 0
+
+    def plain(self, done: int, total: int) -> None:
+        self._done, self._total = done, total + self._more
+        if self._progress is not None:
+            self._progress(self._done, self._total)
+
+    def packed(self) -> None:
+        self.plain(self._done + 1, self._total - self._more)
+
+
+def _hook(names: Names, packing: Packing, rounding: Rounding | None, options: Options) -> Hook:
+    def prepare(model: Any) -> None:
+        if options.prepare is not None:
+            options.prepare(model)
+        packing.clear(model)
+
+    if rounding is None:
+        return Hook(names.transforms, prepare, lambda _: False, _nothing)
+    return Hook(names.transforms, prepare, rounding.wants, rounding.take)
 
 
 def first_sentence(error: BaseException) -> str:
@@ -148,6 +162,8 @@ def _plain(config: Any) -> Any:
 
 def _untie(config: Any, skeleton: nn.Module, packing: Packing) -> None:
     """A head that the file holds in 4 bits is its own, whatever the config says."""
+    if not len(packing):
+        return
     parts = find_parts(skeleton)
     if parts.tied and f"{parts.head_name}.weight" in packing.targets:
         for holder in (config, config.get_text_config(decoder=True)):

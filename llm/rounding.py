@@ -26,6 +26,9 @@ class Rounding:
 
     Args:
         parts: of the model on meta. head: the output head too.
+
+    Attributes:
+        fault: what was wrong with a weight, if anything was.
     """
 
     def __init__(self, parts: Parts, dtype: torch.dtype, *, head: bool = False) -> None:
@@ -35,6 +38,7 @@ class Rounding:
         self._signal = self._noise = 0.0
         self._plain = self._packed = self._count = 0
         self._least = (float("inf"), "")
+        self.fault: ModelError | None = None
 
     @property
     def targets(self) -> frozenset[str]:
@@ -108,7 +112,8 @@ class Rounding:
         try:
             rounded = quantise(weight, group_size=GROUP)
         except ModelError as error:
-            raise ModelError(f"{name}: {error}") from None
+            self.fault = ModelError(f"{name}: {error}")
+            raise self.fault from None
         self._signal += rounded.signal
         self._noise += rounded.noise
         self._plain += weight.nbytes

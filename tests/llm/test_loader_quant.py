@@ -191,3 +191,20 @@ def test_section_of_old_and_new_repositories(where: str, stored: Path, tmp_path:
     assert isinstance(model.model.language_model.layers[1].self_attn.q_proj, QuantLinear)
     wanted = logits("qwen2_5_vl", load_model(stored / "plain"))
     torch.testing.assert_close(logits("qwen2_5_vl", model), wanted, rtol=1e-3, atol=1e-3)
+
+
+def test_a_weight_that_cannot_be_rounded_is_named(stored: Path, tmp_path: Path) -> None:
+    tensors = load_file(stored / "plain" / "model.safetensors")
+    name = next(name for name in tensors if name.endswith("layers.1.mlp.up_proj.weight"))
+    tensors[name][3, 5] = float("nan")
+    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    (tmp_path / "config.json").write_bytes((stored / "plain" / "config.json").read_bytes())
+    with pytest.raises(ModelError, match=r"layers\.1\.mlp\.up_proj\.weight: a weight that is not finite"):
+        load_model(tmp_path, quantize=Rounded4())
+
+
+def test_progress_counts_plain_and_packed_weights(stored: Path) -> None:
+    counts: list[tuple[int, int]] = []
+    load_model(stored / "packed", progress=lambda done, total: counts.append((done, total)))
+    assert [done for done, _ in counts] == list(range(1, len(counts) + 1))
+    assert {total for _, total in counts} == {len(counts)}
