@@ -95,11 +95,13 @@ MMS_FN void mms_attention_body(const mms_attention& a) {
       }
     }
     MMS_UNROLL for (int m = 16; m; m >>= 1)
-      if (m < a.lanes)
+      if (m < a.lanes) {
         MMS_UNROLL for (int i = 0; i < SLOTS * H; ++i) scores[i / H][i % H] += mms_xor(scores[i / H][i % H], m);
-    if (a.soft_cap != 0.0f)
+      }
+    if (a.soft_cap != 0.0f) {
       MMS_UNROLL for (int i = 0; i < SLOTS * H; ++i)
         scores[i / H][i % H] = mms_tanh(scores[i / H][i % H] / a.soft_cap) * (a.soft_cap * MMS_LOG2E);
+    }
     MMS_UNROLL for (int h = 0; h < H; ++h)
       MMS_UNROLL for (int u = 0; u < SLOTS; ++u) {
         const float score = seen[u] ? scores[u][h] : -__builtin_inff(), higher = mms_max(top[h], score);

@@ -179,7 +179,7 @@ inline int mms_start(const void* kernel, uint32_t x, uint32_t y, uint32_t thread
 #include <cuda_fp16.h>
 #define MMS_FN static __device__ __forceinline__
 #define MMS_UNROLL _Pragma("unroll")
-#define MMS_LOOP _Pragma("nounroll")
+#define MMS_LOOP _Pragma("unroll 1")
 #define MMS_DOT2 1
 
 MMS_FN int mms_tid() { return (int)threadIdx.x; }

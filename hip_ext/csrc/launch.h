@@ -91,8 +91,9 @@ static int mms_split_of(int64_t waves, int columns, int step) {
 }
 
 typedef void (*mms_w4_kernel)(mms_w4);
-#define MMS_OF_ROWS(T, G) \
-  {mms_k_w4_gemv_##T##_m1_g##G##_s0, mms_k_w4_gemv_##T##_m1_g##G##_s1, mms_k_w4_gemv_##T##_m1_g##G##_s2, mms_k_w4_gemv_##T##_m4_g##G##_s}
+#define MMS_OF_ROWS(T, G, G4) \
+  {mms_k_w4_gemv_##T##_m1_g##G##_s0, mms_k_w4_gemv_##T##_m1_g##G##_s1, mms_k_w4_gemv_##T##_m1_g##G##_s2, mms_k_w4_gemv_##T##_m4_g##G4##_s}
+#define MMS_OF_GROUPS(T) {MMS_OF_ROWS(T, 16, 16), MMS_OF_ROWS(T, 64, 16), MMS_OF_ROWS(T, 128, 128)}
 
 typedef void (*mms_linear_kernel)(mms_linear);
 typedef void (*mms_attention_kernel)(mms_attention);
@@ -168,8 +169,7 @@ int64_t mms_w4_scratch(const mms_w4* given) {
 }
 
 int mms_w4_gemv(const mms_w4* given, void* stream) {
-  static const mms_w4_kernel kernels[2][2][4] = {{MMS_OF_ROWS(f16, 16), MMS_OF_ROWS(f16, 128)},
-                                                 {MMS_OF_ROWS(bf16, 16), MMS_OF_ROWS(bf16, 128)}};
+  static const mms_w4_kernel kernels[2][3][4] = {MMS_OF_GROUPS(f16), MMS_OF_GROUPS(bf16)};
   const int wrong = mms_w4_check(given);
   MMS_REQUIRE(wrong == MMS_OK, wrong);
   mms_w4 a = *given;
@@ -177,10 +177,10 @@ int mms_w4_gemv(const mms_w4* given, void* stream) {
   if (!a.rows || !a.outputs) return MMS_OK;
   const int failed = mms_w4_prepare(a, stream);
   MMS_REQUIRE(failed == MMS_OK, failed);
-  const bool whole = a.group_size >= a.padded || a.group_size % 128 == 0;
-  const int64_t waves = mms_ceil(a.outputs, mms_w4_rows(a.rows));
+  const int of_groups = a.group_size >= a.padded || a.group_size % 128 == 0 ? 2 : a.group_size % 64 == 0;
+  const int64_t waves = mms_ceil(a.outputs, a.rows == 1 ? MMS_W4_ROWS<1> : MMS_W4_ROWS<4>);
   a.split = mms_split_of(waves, a.padded, 1024);
-  const mms_w4_kernel kernel = kernels[a.dtype][whole][a.rows == 1 ? a.scale_dtype : 3];
+  const mms_w4_kernel kernel = kernels[a.dtype][of_groups][a.rows == 1 ? a.scale_dtype : 3];
   return mms_status_of(MMS_START(kernel, (uint32_t)mms_ceil(waves * a.split, MMS_W4_WAVES), 1, 128, a, stream));
 }
 
@@ -210,7 +210,7 @@ int mms_linear_gemv(const mms_linear* given, void* stream) {
   MMS_REQUIRE(a.out && (!a.columns || (a.x && a.weight)), MMS_NULL);
   MMS_REQUIRE(mms_aligned(a.x, 2) && mms_aligned(a.weight, 2) && mms_aligned(a.out, 2), MMS_ALIGN);
   MMS_REQUIRE(mms_placed(a.bias, a.bias_dtype), MMS_ALIGN);
-  const int64_t waves = mms_ceil(a.outputs, mms_linear_rows(a.rows));
+  const int64_t waves = mms_ceil(a.outputs, a.rows == 1 ? MMS_LINEAR_ROWS<1> : MMS_LINEAR_ROWS<4>);
   a.vector = mms_aligned(a.x, 16) && mms_aligned(a.weight, 16) && (a.rows == 1 || a.x_stride % 8 == 0) &&
              (a.outputs == 1 || a.weight_stride % 8 == 0);
   a.split = mms_split_of(waves, a.columns, 256);

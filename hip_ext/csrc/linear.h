@@ -5,7 +5,8 @@
 constexpr int MMS_LINEAR_WAVES = 4;
 constexpr int MMS_TAKE_THREADS = 256;
 
-constexpr int mms_linear_rows(int M) { return M == 1 ? 4 : 2; }
+template <int M>
+constexpr int MMS_LINEAR_ROWS = M == 1 ? 4 : 2;
 
 // Eight numbers of 16 bits as pairs; those from `there` on are 0 and not read. `vector`: 16 bytes may be read at once.
 MMS_FN mms_u4 mms_pairs8(const uint16_t* from, int there, bool vector) {
@@ -34,7 +35,7 @@ MMS_FN void mms_linear_step(float (&acc)[R][M], const uint16_t* const (&weight)[
 // As mms_w4_gemv_body.
 template <int T, int M>
 MMS_FN void mms_linear_body(const mms_linear& a) {
-  constexpr int R = mms_linear_rows(M);
+  constexpr int R = MMS_LINEAR_ROWS<M>;
   __shared__ float shared[MMS_LINEAR_WAVES][R * M];
   const int wave = mms_uniform(mms_tid() / 32), lane = mms_tid() % 32;
   const int part = wave & (a.split - 1), first = (mms_block_x() * MMS_LINEAR_WAVES + wave) / a.split * R;

@@ -10,7 +10,8 @@ constexpr int MMS_W4_WAVES = 4;
 constexpr int MMS_W4_BLOCK = 128;  // columns whose nibbles are shuffled among one another
 
 // R: weight rows of a wave for M input rows.
-constexpr int mms_w4_rows(int M) { return M == 1 ? 4 : 2; }
+template <int M>
+constexpr int MMS_W4_ROWS = M == 1 ? 4 : 2;
 
 // Codes in nibbles I and I + 4 of w as the last bits of two floats: 1024 + code, 64 + code (odd I), 128 + code (BF16).
 template <int T, int I>
@@ -37,13 +38,14 @@ constexpr bool MMS_BF16_PAIRS = false;
 
 // bfloat16 has no sum of pairs on these cards. Where it has a product of them, 128 + zero times the sum of a pair's
 // columns is taken away first, for eight columns at a time; where it has none, codes go by float16 and x by float32.
-constexpr bool mms_w4_sums_x(int T) { return T == MMS_BF16 && MMS_BF16_PAIRS; }
+template <int T>
+constexpr bool MMS_W4_SUMS_X = T == MMS_BF16 && MMS_BF16_PAIRS;
 
 // sums + (code - zero) x for pair I of word w. `z`: by mms_lowering.
 template <int T, int I>
 MMS_FN float mms_w4_pair(uint32_t w, uint32_t z, uint32_t x, float sum) {
   if constexpr (T == MMS_F16) return mms_dot2<MMS_F16>(mms_add_halves(mms_raised<T, I>(w), z), x, sum);
-  if constexpr (mms_w4_sums_x(T)) return mms_dot2<MMS_BF16>(mms_raised<T, I>(w), x, sum);
+  if constexpr (MMS_W4_SUMS_X<T>) return mms_dot2<MMS_BF16>(mms_raised<T, I>(w), x, sum);
   const uint32_t d = mms_add_halves(mms_raised<MMS_F16, I>(w), z);
   return mms_fma(mms_high_half(d), mms_high_bfloat(x), mms_fma(mms_low_half(d), mms_low_bfloat(x), sum));
 }
@@ -52,15 +54,17 @@ MMS_FN float mms_w4_pair(uint32_t w, uint32_t z, uint32_t x, float sum) {
 template <int T, int R, int M, int I>
 MMS_FN void mms_w4_part(float (&sums)[R][M], const mms_u4 (&words)[R], const uint32_t (&zeros)[R], const mms_u4 (&x)[M]) {
   float all[M];
-  if constexpr (mms_w4_sums_x(T))
+  if constexpr (MMS_W4_SUMS_X<T>) {
     MMS_UNROLL for (int m = 0; m < M; ++m) {
       all[m] = 0.0f;
       MMS_UNROLL for (int c = 0; c < 4; ++c) all[m] = mms_dot2<T>(0x3F803F80u, x[m].v[c], all[m]);
     }
+  }
   MMS_UNROLL for (int r = 0; r < R; ++r) {
     const uint32_t z = mms_lowering<MMS_F16, I>(zeros[r]);
-    if constexpr (mms_w4_sums_x(T))
+    if constexpr (MMS_W4_SUMS_X<T>) {
       MMS_UNROLL for (int m = 0; m < M; ++m) sums[r][m] = mms_fma(-128.0f - (float)zeros[r], all[m], sums[r][m]);
+    }
     MMS_UNROLL for (int c = 0; c < 4; ++c)
       MMS_UNROLL for (int m = 0; m < M; ++m) sums[r][m] = mms_w4_pair<T, I>(words[r].v[c], z, x[m].v[c], sums[r][m]);
   }
@@ -100,9 +104,9 @@ MMS_FN void mms_w4_step(float (&acc)[R][M], const mms_u4* const (&words)[R], con
       MMS_UNROLL for (int m = 0; m < M; ++m) sums[r][m] = 0.0f;
     }
     if (part == 0) mms_w4_part<T, R, M, 0>(sums, w, zero, xs[0]);
-    if (part == 1 || SPAN == 4) mms_w4_part<T, R, M, 1>(sums, w, zero, xs[1]);
-    if (part == 2 || SPAN == 4) mms_w4_part<T, R, M, 2>(sums, w, zero, xs[2]);
-    if (part == 3 || SPAN == 4) mms_w4_part<T, R, M, 3>(sums, w, zero, xs[3]);
+    if (part / SPAN == 1 / SPAN) mms_w4_part<T, R, M, 1>(sums, w, zero, xs[1]);
+    if (part / SPAN == 2 / SPAN) mms_w4_part<T, R, M, 2>(sums, w, zero, xs[2]);
+    if (part / SPAN == 3 / SPAN) mms_w4_part<T, R, M, 3>(sums, w, zero, xs[3]);
     MMS_UNROLL for (int r = 0; r < R; ++r)
       MMS_UNROLL for (int m = 0; m < M; ++m) acc[r][m] = mms_fma(sums[r][m], scale[r], acc[r][m]);
   }
@@ -140,7 +144,7 @@ MMS_FN void mms_w4_write(const mms_w4& a, int row, int output, int dtype, float 
 // A block's four waves share a row group's columns by `split` (1, 2, 4); block (i): row groups 4 i / split and on.
 template <int T, int S, int M, int SPAN>
 MMS_FN void mms_w4_gemv_body(const mms_w4& a) {
-  constexpr int R = mms_w4_rows(M);
+  constexpr int R = MMS_W4_ROWS<M>;
   __shared__ float shared[MMS_W4_WAVES][R * M];
   const int wave = mms_uniform(mms_tid() / 32), lane = mms_tid() % 32;
   const int part = wave & (a.split - 1), first = (mms_block_x() * MMS_W4_WAVES + wave) / a.split * R;

@@ -67,7 +67,9 @@ MMS_FN void mms_w4_tile(float (&acc)[8], const mms_w4& a, int wave) {
       if (j / 2 == 1) mms_w4_product<T, 1, W>(sums, f, pair, zero);
       if (j / 2 == 2) mms_w4_product<T, 2, W>(sums, f, pair, zero);
       if (j / 2 == 3) mms_w4_product<T, 3, W>(sums, f, pair, zero);
-      if (SPAN == 1 || j == 7) MMS_UNROLL for (int i = 0; i < 8; ++i) acc[i] = mms_fma(sums[i], scale, acc[i]);
+      if (SPAN == 1 || j == 7) {
+        MMS_UNROLL for (int i = 0; i < 8; ++i) acc[i] = mms_fma(sums[i], scale, acc[i]);
+      }
     }
   }
 }
@@ -92,7 +94,7 @@ MMS_FN void mms_w4_wmma_body(const mms_w4& a) {
 // The same tile without WMMA: each wave four outputs, four input rows at a time.
 template <int T, int SPAN>
 MMS_FN void mms_w4_plain_body(const mms_w4& a) {
-  constexpr int R = mms_w4_rows(4), M = T == MMS_BF16 && !MMS_BF16_PAIRS ? 2 : 4;  // few enough for the registers
+  constexpr int R = MMS_W4_ROWS<4>, M = T == MMS_BF16 && !MMS_BF16_PAIRS ? 2 : 4;  // few enough for the registers
   const int wave = mms_uniform(mms_tid() / 32), lane = mms_tid() % 32;
   MMS_LOOP for (int step = 0; step < 4 / R; ++step) {
     const int first = mms_block_x() * 16 + wave * 4 + step * R;

@@ -1,6 +1,6 @@
 """What a device assembly says of each kernel: registers, spills, scratch, and the instructions of its loops.
 
-kernels = read(text of clang -S);  kernels["mms_k_join"].vgprs
+    kernels = read(text of clang -S);  kernels["mms_k_join"].vgprs
 
 A loop is what lies between a label and a later branch back to it; an inner one counts to those around it too.
 """
@@ -32,9 +32,8 @@ class Kernel:
     @property
     def opcodes(self) -> Counter[str]:
         """How often each instruction stands there; the halves of a dual one each count as themselves."""
-        return Counter(_parts(opcode, rest) for _, opcode, rest in self.lines if opcode) + Counter(
-            _second(rest) for _, opcode, rest in self.lines if "::" in rest
-        )
+        seconds = [rest.split("::")[1].split()[0] for _, _, rest in self.lines if "::" in rest]
+        return Counter([opcode for _, opcode, _ in self.lines if opcode] + seconds)
 
     def has(self, start: str) -> int:
         """Instructions whose names begin so."""
@@ -53,7 +52,7 @@ class Kernel:
 
 def read(text: str) -> dict[str, Kernel]:
     """Name -> kernel, of an assembly by clang for amdgcn."""
-    kernels = {}
+    kernels: dict[str, Kernel] = {}
     table = text[text.index(".amdgpu_metadata") :]
     for entry in re.split(r"\n  - (?=\.)", table)[1:]:
         name = re.search(r"^    \.name:\s+(\S+)$", entry, re.M)
@@ -75,7 +74,7 @@ def read(text: str) -> dict[str, Kernel]:
 
 def _lines(text: str, name: str) -> list[tuple[str, str, str]]:
     start = text.index(f"\n{name}:")
-    lines = []
+    lines: list[tuple[str, str, str]] = []
     for line in text[start : text.index(".Lfunc_end", start)].splitlines():
         line = line.split(";")[0].rstrip()
         label = re.match(r"(\.\w+):", line)
@@ -85,11 +84,3 @@ def _lines(text: str, name: str) -> list[tuple[str, str, str]]:
         elif code:
             lines.append(("", code.group(1), code.group(2) or ""))
     return lines
-
-
-def _parts(opcode: str, rest: str) -> str:
-    return opcode
-
-
-def _second(rest: str) -> str:
-    return rest.split("::")[1].split()[0]

@@ -1,21 +1,30 @@
 """The kernels' source compiled for the processor (`shim.h`), and for cards by clang: what the tests of csrc share.
 
-library = processor(folder);  text = assembly("gfx1100", folder)
+    library = native_library(tmp_path_factory, monkeypatch);  text = assembly("gfx1100", folder)
 
-Each is compiled once in a folder. Machines without the compiler skip, with a reason.
+Each is compiled once in a run. Machines without the compiler skip, with a reason.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+
+from mmswap.hip_ext import supply
+from mmswap.hip_ext.interface import STRUCTS
+from mmswap.hip_ext.library import Library, load
 
 HERE = Path(__file__).parent
 CSRC = HERE.parents[1] / "hip_ext" / "csrc"
@@ -55,3 +64,43 @@ def compiled(words: list[str]) -> None:
     """Raises AssertionError: with the first errors of the compiler."""
     errors = [line for line in _compiled(tuple(words)).splitlines() if "error" in line or "warning" in line]
     assert not errors, "\n".join(errors[:5])
+
+
+CPU = torch.device("cpu")
+
+
+def native_library(folders: pytest.TempPathFactory, patch: pytest.MonkeyPatch, *flags: str) -> Library:
+    """For one test: what the backend finds on the processor."""
+    found = load(on_processor(shared_folder(folders), *flags), "cpu")
+    assert isinstance(found, Library), str(found)
+    patch.setitem(supply._held, CPU, found)
+    return found
+
+
+def shared_folder(folders: pytest.TempPathFactory) -> Path:
+    """One for all tests of a run: everything is compiled once."""
+    folder = folders.getbasetemp() / "native"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def matrix_units(library: Library, kind: int) -> None:
+    """What the processor emulates from now on: 11, 12, or 0, none."""
+    ctypes.c_int.in_dll(ctypes.CDLL(library.origin), "mms_cpu_wmma").value = kind
+
+
+@contextmanager
+def splits(library: Library, count: int) -> Iterator[None]:
+    """Attention shares its slots among so many blocks."""
+    proposed = library.mms_attention_splits
+    library.mms_attention_splits = lambda *_: count
+    try:
+        yield
+    finally:
+        library.mms_attention_splits = proposed
+
+
+def start(library: Library, launcher: str, struct: str, **fields: Any) -> None:
+    """A launcher with tensors and numbers by their names. Raises KernelError."""
+    numbers = {name: value.data_ptr() if isinstance(value, torch.Tensor) else value for name, value in fields.items()}
+    getattr(library, launcher)(STRUCTS[struct](**numbers), None)

@@ -1,0 +1,90 @@
+"""The machine code of every kernel for AMD cards, by clang without ROCm: what no processor shows.
+
+Counted in the text; a loop's instructions are all that stand in it, waits and hints too. What it cannot show: speed.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from isa import Kernel, read
+from native import CARDS, CSRC, assembly, shared_folder
+
+FAMILIES = {"w4_gemv": 22, "w4_gemm": 4, "linear": 4, "attention": 15}
+ALONE = ("act", "norm", "rotary", "take", "gptq", "kv", "join")
+WMMA = {"gfx1100": 11, "gfx1101": 11, "gfx1151": 11, "gfx1200": 12, "gfx1201": 12}
+PER_STEP = 4 * 32
+"""Weights that a lane decodes in one step: four rows, 16 bytes of each."""
+
+MOST = {"g128": 2.5, "g64": 2.55, "g16": 3.05}
+"""Instructions of the loop for a weight, by what groups are a multiple of: small ones have more scales."""
+
+WITHOUT_BF16 = 0.75
+"""More of them for bfloat16 where there are no products of its pairs (RDNA2)."""
+
+
+@pytest.fixture(scope="module", params=CARDS)
+def kernels(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Kernel]]:
+    return request.param, read(assembly(request.param, shared_folder(tmp_path_factory)))
+
+
+def test_no_kernel_spills_or_has_scratch(kernels: tuple[str, dict[str, Kernel]]) -> None:
+    card, found = kernels
+    assert Counter(name for name in found if name.removeprefix("mms_k_") in ALONE).total() == len(ALONE)
+    assert {family: sum(f"mms_k_{family}_" in name for name in found) for family in FAMILIES} == FAMILIES
+    bad = [k.name for k in found.values() if k.spills or k.scratch or k.has("scratch_") or k.has("buffer_")]
+    assert not bad, f"{card}: {bad}"
+    assert max(k.lds for k in found.values()) <= 32 << 10
+    assert max(k.vgprs for k in found.values()) <= 192
+
+
+def test_the_int4_loop_is_short_and_reads_16_bytes_at_a_time(kernels: tuple[str, dict[str, Kernel]]) -> None:
+    card, found = kernels
+    for name, kernel in found.items():
+        match = re.fullmatch(r"mms_k_w4_gemv_(b?f16)_m1_(g\d+)_s\d", name)
+        if match is None:
+            continue
+        loop = max(kernel.loops(), key=len)
+        opcodes = [opcode for opcode, _ in loop]
+        words = [opcode for opcode in opcodes if opcode.startswith("global_load_") and opcode.endswith(("x4", "b128"))]
+        assert len(words) == 4 + 4, f"{card} {name}: {len(words)} loads of 16 bytes, of weights and of x"
+        assert not any(opcode.startswith("ds_") for opcode in opcodes), f"{card} {name}: LDS in the loop"
+        most = MOST[match[2]] + (WITHOUT_BF16 if card not in WMMA and match[1] == "bf16" else 0)
+        assert len(loop) / PER_STEP <= most, f"{card} {name}: {len(loop) / PER_STEP:.2f} instructions a weight"
+
+
+def test_products_are_of_pairs(kernels: tuple[str, dict[str, Kernel]]) -> None:
+    card, found = kernels
+    for name, kernel in found.items():
+        if not name.startswith(("mms_k_w4_gemv_", "mms_k_linear_")):
+            continue
+        pairs = sum(count for opcode, count in kernel.opcodes.items() if "dot2" in opcode)
+        if "bf16" in name and card not in WMMA:
+            assert not pairs
+        else:
+            kind = "f32_bf16" if "bf16" in name else "f32_f16"
+            of_kind = sum(count for opcode, count in kernel.opcodes.items() if "dot2" in opcode and kind in opcode)
+            assert pairs == of_kind >= (64 if "w4" in name else 16), f"{card} {name}: {kernel.opcodes}"
+
+
+def test_the_gemm_uses_matrix_units_where_there_are_some(kernels: tuple[str, dict[str, Kernel]]) -> None:
+    card, found = kernels
+    for name, kernel in found.items():
+        if name.startswith("mms_k_w4_gemm_"):
+            kind = "v_wmma_f32_16x16x16_bf16" if "bf16" in name else "v_wmma_f32_16x16x16_f16"
+            assert kernel.has(kind) == (0 if card not in WMMA else 16 if "bf16" in name else 8), f"{card} {name}"
+
+
+def test_nvcc_compiles_the_same_source(tmp_path: Path) -> None:
+    if shutil.which("nvcc") is None:
+        pytest.skip("there is no nvcc")
+    words = ["nvcc", "-x", "cu", "-arch=sm_90", "-O3", "-std=c++17", "-cubin", "-Xptxas", "-v"]
+    words += [str(CSRC / "mmswap_hip.cpp"), "-o", str(tmp_path / "kernels.cubin")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert sum(map(int, re.findall(r"(\d+) bytes spill stores", done.stderr))) <= 8
