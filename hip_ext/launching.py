@@ -25,6 +25,8 @@ CODES = {
     torch.int8: DTYPES["I8"],
 }
 LARGEST = 2**31 - 1
+BLOCKS = LARGEST // 256
+"""Blocks of a grid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,11 @@ def scattered(**tensors: Tensor | None) -> str | None:
     """Why tensors of a weight do not fit: one of them is not contiguous."""
     found = [name for name, tensor in tensors.items() if tensor is not None and not tensor.is_contiguous()]
     return f"{found[0]} is not contiguous" if found else None
+
+
+def crowded(items: int, each: int = 1) -> str | None:
+    """Why there are too many items (rows, heads of tokens) for a grid whose blocks take `each`."""
+    return f"{items} items: it takes {BLOCKS * each}" if items > BLOCKS * each else None
 
 
 def oversized(*tensors: Tensor) -> str | None:

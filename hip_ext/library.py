@@ -15,6 +15,7 @@ from typing import Any
 
 from mmswap.errors import KernelError, told
 from mmswap.hip_ext import runtime
+from mmswap.hip_ext.elf import whole
 from mmswap.hip_ext.interface import ABI, FUNCTIONS, STRUCTS
 
 REBUILD = "remove it, and it is built again"
@@ -81,7 +82,13 @@ def _checked(name: str, function: Any, opened: Any) -> Callable[[ctypes.Structur
 
 def load(path: Path, kind: str) -> Library | Missing:
     """Loads a library that was built for `hip`, `cuda` or `cpu`."""
-    refused = _wrong_runtime(path) if kind == "hip" else None
+    try:
+        binary = path.read_bytes()
+    except OSError as error:
+        return Missing(f"{path} cannot be read ({told(error)})", REBUILD)
+    if not whole(binary):
+        return Missing(f"{path} is cut off", REBUILD)
+    refused = _wrong_runtime(path, binary) if kind == "hip" else None
     if refused is not None:
         return refused
     try:
@@ -105,17 +112,13 @@ def _unlike(opened: Any) -> str | None:
     return None
 
 
-def _wrong_runtime(path: Path) -> Missing | None:
+def _wrong_runtime(path: Path, binary: bytes) -> Missing | None:
     """Refuses a library whose loading would load a second HIP runtime, or that finds none."""
     found = runtime.loaded()
     if isinstance(found, str):
         return Missing(found, "install torch for ROCm")
-    try:
-        wanted = runtime.named_in(path.read_bytes())
-    except OSError as error:
-        return Missing(f"{path} cannot be read ({told(error)})", REBUILD)
-    own = Path(found.path).name.lower()
-    others = [name for name in wanted if name.lower() != own]
+    own = Path(found.path).name
+    others = [name for name in runtime.named_in(binary) if name.lower() != own.lower()]
     if others:
         return Missing(f"{path} would load {others[0]}, a second HIP runtime beside torch's {own}", REBUILD)
     return None

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from mmswap.hip_ext.interface import STRUCTS
-from mmswap.hip_ext.launching import address, code, dense, oversized, start, strided
+from mmswap.hip_ext.launching import address, code, crowded, dense, oversized, start, strided
 from mmswap.hip_ext.supply import kernels
 
 _KV, _ATTENTION = STRUCTS["mms_kv"], STRUCTS["mms_attention"]
+_WAVES = 4  # of a block that stores, a token each
 CHANNELS = 512
 """Channels of a head that a kernel holds at once."""
 
@@ -27,7 +28,8 @@ def refuses_store(
     v_scale: Tensor | None,
 ) -> str | None:
     """Why not; None when `store` is right."""
-    return _cache(keys, values) or oversized(k, v, keys)
+    kept = k.shape[0] * k.shape[1] * min(k.shape[2], keys.shape[2])
+    return _cache(keys, values) or crowded(kept, _WAVES) or oversized(k, v, keys)
 
 
 def refuses_attention(

@@ -16,6 +16,9 @@ GEMV_ROWS = 4
 GEMM_ROWS = 64
 """Rows beyond which a 4-bit weight is better made plain once and multiplied by torch."""
 
+COLUMNS = 1 << 20
+"""Of a 4-bit weight."""
+
 _GROUPS = 16
 _HALVES = (torch.float16, torch.bfloat16)
 
@@ -47,6 +50,8 @@ def refuses_w4a16(
     padded = words.shape[1] * 8
     if group_size % _GROUPS and group_size < padded:
         return f"groups of {group_size} columns are no multiple of {_GROUPS}"
+    if padded > COLUMNS:
+        return f"{padded} columns: it takes {COLUMNS}"
     if words.data_ptr() % 16:
         return "words do not begin at a multiple of 16 bytes"
     return scattered(words=words, scales=scales, zeros=zeros, order=order, bias=bias) or oversized(words)

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from mmswap.hip_ext.interface import STRUCTS
-from mmswap.hip_ext.launching import code, dense, oversized, start
+from mmswap.hip_ext.launching import code, crowded, dense, oversized, start
 
 _ROTARY = STRUCTS["mms_rotary"]
+_WAVES = 4  # of a block, a head each
 SECTIONS = len(_ROTARY().section)
 
 
@@ -19,7 +20,7 @@ def refuses(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, sections: Sequence[i
         return f"{len(sections)} sections: it takes {SECTIONS}"
     if cos.dtype != sin.dtype:
         return "cos and sin differ in dtype"
-    return oversized(q, k)
+    return crowded(q.shape[0] * q.shape[2] * (q.shape[1] + k.shape[1]), _WAVES) or oversized(q, k)
 
 
 def run(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, sections: Sequence[int]) -> tuple[Tensor, Tensor]:

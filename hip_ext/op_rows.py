@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from mmswap.hip_ext.interface import STRUCTS
-from mmswap.hip_ext.launching import LARGEST, address, code, rows_of, start
+from mmswap.hip_ext.launching import address, code, crowded, oversized, rows_of, start
 
 _ACT, _NORM = STRUCTS["mms_act"], STRUCTS["mms_norm"]
 _GELU = {"none": 1, "tanh": 2}
@@ -87,4 +87,4 @@ def _norm(
 
 
 def _too_many(x: Tensor) -> str | None:
-    return f"{x.numel()} numbers are more rows than a kernel counts" if x.numel() > LARGEST * x.shape[-1] else None
+    return crowded(x.numel() // max(x.shape[-1], 1)) or oversized(x)

@@ -99,7 +99,8 @@ def _span(a: Any) -> int:
 
 def _w4_gemv(a: Any) -> list[Start]:
     before = _prepared(a)
-    kind = f"m1_g{_span(a)}_s{a.scale_dtype}" if a.rows == 1 else f"m4_g{_span(a)}_s"
+    fine = 64 if _span(a) == 16 and a.group_size % 64 == 0 else _span(a)
+    kind = f"m1_g{fine}_s{a.scale_dtype}" if a.rows == 1 else f"m4_g{_span(a)}_s"
     waves = _ceil(a.outputs, _weight_rows(a.rows))
     a.split = _split(waves, a.padded, 1024)
     name = f"mms_k_w4_gemv_{_NAMES[a.dtype]}_{kind}"

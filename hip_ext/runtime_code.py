@@ -14,6 +14,7 @@ from mmswap.errors import KernelError, told
 from mmswap.hip_ext import hiprtc, runtime
 from mmswap.hip_ext.build import keep
 from mmswap.hip_ext.code import CodeLibrary
+from mmswap.hip_ext.elf import whole
 from mmswap.hip_ext.library import Missing
 from mmswap.hip_ext.recipe import Target
 from mmswap.hip_ext.surroundings import Surroundings
@@ -25,7 +26,10 @@ def cached(target: Target, root: Path, device: torch.device, here: Surroundings)
     if target.kind != "hip" or not path.is_file():
         return None
     try:
-        return _loaded(path.read_bytes(), device, str(path))
+        code = path.read_bytes()
+        if not whole(code):
+            raise KernelError("it is cut off")
+        return _loaded(code, device, str(path))
     except (OSError, KernelError) as error:
         return Missing(f"{path} cannot be used ({told(error)})", "remove it, and it is built again")
 

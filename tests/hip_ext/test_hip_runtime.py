@@ -48,7 +48,7 @@ def here(**variables):
 WITHOUT = """
 @answer
 def nothing_loaded():
-    return [runtime.loaded(), str(library.load(folder / "gfx1100.so", "hip")), runtime.modules("amdhip64")]
+    return [runtime.loaded(), str(library.load(folder / "libhiprtc.so.7", "hip")), runtime.modules("amdhip64")]
 
 @answer
 def other_functions():
