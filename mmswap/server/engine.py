@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from mmswap.errors import MmswapError, told
 from mmswap.server.config import ServerConfig
 from mmswap.server.facts import Facts
-from mmswap.server.refusal import Refusal
+from mmswap.server.refusal import Refusal, refusal_of
 from mmswap.server.turns import Trace, goes_on, trace_of
 from mmswap.server.waiting import Full, Waiting
 from mmswap.server.work import Ended, Failed, Finished, Part, Piece, Work
@@ -151,7 +151,7 @@ class Engine:
 
         runtime = self._load(advance)
         self.facts = self.facts or Facts.of(runtime)
-        self.runtime, self._last = runtime, None
+        self.runtime, self._last, self.progress = runtime, None, 1.0
         if self.state != STOPPING:
             self.state = READY
         return runtime
@@ -181,7 +181,7 @@ class Engine:
             work.tell(Finished() if self.state != STOPPING else Failed(STOPPED))
         except BaseException as error:
             self._last = None
-            work.tell(Failed(error))
+            work.tell(Failed(refusal_of(error)))
         finally:
             self.running.remove(work)
             self._seconds += 0.3 * (time.monotonic() - begun - self._seconds)

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from mmswap.server.refusal import refusal_of
 from mmswap.server.replies import Reply
 from mmswap.server.work import Ended, Event, Failed, Finished, Piece, Work
 
@@ -38,7 +37,7 @@ async def answer(request: Request, work: Work, reply: Reply, engine: Engine, *, 
     """The response to a request whose work is ready to be queued; its status is known before anything is sent.
 
     Raises:
-        Refusal or any other error of the work, as long as nothing was sent.
+        Refusal: the work failed before anything was sent.
     """
     watch = asyncio.ensure_future(left(request))
     handed_on = False
@@ -110,7 +109,7 @@ class EventStream(Response):
                 answers.append(event.answer)
             event = await _next(self._work, self._watch)
         if isinstance(event, Failed):
-            yield refusal_of(event.error).body()
+            yield event.error.body()
             return
         for chunk in self._reply.closing(answers):
             yield chunk

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mmswap.chat import Prompt
 from mmswap.config import SamplingConfig
+from mmswap.server.refusal import Refusal
 
 if TYPE_CHECKING:
     from mmswap.answer import Answer
@@ -58,7 +59,7 @@ class Finished:
 class Failed:
     """It went wrong, and nothing more comes."""
 
-    error: BaseException
+    error: Refusal
 
 
 Event: TypeAlias = Piece | Ended | Finished | Failed

@@ -112,7 +112,16 @@ def test_this_machine_is_never_asked(web: int, runtime: Any) -> None:
     app = create_app(ServerConfig(allow_image_urls=True), lambda progress: runtime)
     with TestClient(app, base_url="http://127.0.0.1") as client:
         app.state.engine.loaded.wait()
-        for host in ("127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]", "2130706433", "0x7f.1", "127.1", "0.0.0.0"):
+        for host in (
+            "127.0.0.1",
+            "localhost",
+            "[::1]",
+            "[::ffff:127.0.0.1]",
+            "2130706433",
+            "0x7f.1",
+            "127.1",
+            "0.0.0.0",
+        ):
             url = {"type": "image_url", "image_url": {"url": f"http://{host}:{web}/secret.png"}}
             error = error_of(client.post(CHAT, json=asks([url])), 400)
             assert error["code"] == "image_url_refused"

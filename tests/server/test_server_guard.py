@@ -67,7 +67,12 @@ def test_a_body_must_be_called_json(client: TestClient) -> None:
 def test_keys(runtime: Any, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     with served(runtime, api_keys=("first-key", "second-key")) as client:
-        for given in ({}, {"authorization": "Bearer wrong"}, {"authorization": "first-key"}, {"authorization": "Basic x"}):
+        for given in (
+            {},
+            {"authorization": "Bearer wrong"},
+            {"authorization": "first-key"},
+            {"authorization": "Basic x"},
+        ):
             for response in (
                 client.post(CHAT, json=asks("hi"), headers=given),
                 client.get("/metrics", headers=given),

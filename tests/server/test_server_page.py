@@ -1,0 +1,329 @@
+"""The chat page in headless Chromium, against a server that really listens: with the carried model, and with scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browser import Browser, missing, until
+from scripted import Gate, Scripted
+from serving import listening
+
+import mmswap
+from mmswap.errors import DoesNotFit
+from mmswap.runtime import Runtime
+from mmswap.server import ServerConfig, create_app
+
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
+
+PICTURES = Path(__file__).parents[2] / "examples" / "pictures"
+STAR = PICTURES / "star_and_cross.png"
+Open = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def small() -> Runtime:
+    """A card on which a picture needs a window."""
+    return mmswap.load(card="sim:11MiB")
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with Browser.start(tmp_path_factory.mktemp("chromium")) as browser:
+        yield browser
+
+
+@pytest.fixture
+def page(chromium: Browser) -> Iterator[Browser]:
+    """The browser as a desktop has it; the test must not leave complaints in its console."""
+    chromium.look()
+    chromium.complaints()
+    yield chromium
+    assert chromium.complaints() == []
+
+
+@pytest.fixture
+def opened(page: Browser) -> Iterator[Open]:
+    """Lets a server with a runtime listen, and opens its page."""
+    with ExitStack() as stack:
+
+        def open_page(runtime: Any, **config: Any) -> Any:
+            app = create_app(ServerConfig(name="seer", **config), lambda progress: runtime)
+            port = stack.enter_context(listening(app))
+            page.open(f"http://127.0.0.1:{port}/")
+            return app.state.engine
+
+        yield open_page
+        page.open("about:blank")
+
+
+def ask(page: Browser, question: str) -> None:
+    page.find("#question").type(question)
+    page.press("enter")
+
+
+def ended(page: Browser, number: int = 1) -> str:
+    """The text of the latest answer, once `number` answers are whole."""
+    whole = ".answer:not(.running)"
+    until(lambda: len(page.all(whole)) == number and not page.all(".answering"), f"{number} answers")
+    return str(page.all(f"{whole} .text")[-1].text)
+
+
+def test_a_dropped_picture_is_answered_and_a_reload_keeps_it(page: Browser, opened: Open, small: Runtime) -> None:
+    wanted = small.chat("Describe the picture.", images=[STAR]).text
+    assert wanted == "a yellow star and a white cross on a black background"
+    small.forget()
+    opened(small)
+    until(lambda: page.find("#state").text == "Ready", "the model")
+    page.drop(STAR, 300, 300)
+    assert [one.shown for one in page.all("#picked .preview img")] == [True]
+    page.picture("question")
+    ask(page, "Describe the picture.")
+    assert ended(page) == wanted
+    assert page.find("#question").text == ""
+    assert page.all("#picked li") == []
+
+    def seen() -> list[Any]:
+        inside = "return [...document.querySelectorAll('#turns > li')].map(one => one.innerText)"
+        sizes = "return [...document.querySelectorAll('#turns img')].map(one => [one.naturalWidth, one.naturalHeight])"
+        until(lambda: page.run(sizes) == [[128, 96]], "the picture")
+        return [page.run(inside), page.run("return document.querySelector('.figures dl').textContent")]
+
+    before = seen()
+    assert "11 tokens · " in before[0][1]
+    assert "128 × 96, 120 patches, 30 tokens, encoded" in before[1]
+    page.picture("chat")
+    page.reload()
+    assert ended(page) == wanted
+    assert seen() == before
+    ask(page, "Where is the star?")  # the picture of the first turn goes along
+    assert ended(page, 2) == "top left"
+    page.find(".answer:last-child .figures summary").click()
+    page.picture("figures")
+    assert "70 tokens, 55 of them kept from the turn before" in page.find(".answer:last-child dl").text
+
+
+def test_the_window_opens_in_the_picture_of_the_card(page: Browser, opened: Open, small: Runtime) -> None:
+    opened(small)
+    until(lambda: page.all("#plan.known"), "the card")
+    before = page.find("#plan").text, page.run("return document.querySelector('#plan').getAttribute('aria-label')")
+    assert before[1] == "Of 11.0 MiB: weights 10.2 MiB, free 825.9 KiB."
+    assert page.find("#window").text == "No picture has needed a window yet."
+    page.run("""
+        window.seen = [];
+        const plan = document.querySelector("#plan");
+        const look = () => seen.push(`${plan.classList.contains("open")} ${plan.getAttribute("aria-label")}`);
+        new MutationObserver(look).observe(plan, {attributes: true});
+    """)
+    page.find("#files").type(str(PICTURES / "green_triangle.png"))
+    ask(page, "Where is the triangle?")
+    assert ended(page) == "bottom"
+    until(lambda: any("true" in one and "lent to the encoder" in one for one in page.run("return seen")), "the window")
+    page.picture("window")
+    until(lambda: page.find("#window").text.startswith("Window "), "the report")
+    until(lambda: not page.all("#plan.open"), "the window to close")
+    report = page.find("#window").text
+    assert ". Evicting 2 units lends 1.1 MiB because the encoder needs " in report
+    assert "of it behind the prefill." in report
+    assert "lent to" not in page.run("return document.querySelector('#plan').getAttribute('aria-label')")
+    heights = page.run(
+        "return [...document.querySelectorAll('#plan rect:not(.frame, .ghost)')].map(one => parseFloat(one.style.height))"
+    )
+    assert sum(heights) == pytest.approx(398, abs=0.1)  # the whole card, whatever is in it
+
+
+def test_pictures_are_pasted_picked_and_removed_and_other_files_are_refused(
+    page: Browser, opened: Open, small: Runtime, tmp_path: Path
+) -> None:
+    opened(small)
+    for name in ("red_circle.png", "seven.png"):
+        page.find("#files").type(str(PICTURES / name))
+    page.run("""
+        const canvas = new OffscreenCanvas(40, 30);
+        canvas.getContext("2d").fillRect(0, 0, 40, 30);
+        return canvas.convertToBlob().then((blob) => {
+          const data = new DataTransfer();
+          data.items.add(new File([blob], "", {type: "image/png"}));
+          document.querySelector("#question").dispatchEvent(new ClipboardEvent("paste", {clipboardData: data, bubbles: true, cancelable: true}));
+        });
+    """)
+    names = "return [...document.querySelectorAll('#picked .remove')].map(one => one.getAttribute('aria-label'))"
+    assert page.run(names) == ["Remove red_circle.png", "Remove seven.png", "Remove pasted picture"]
+    page.all("#picked .remove")[0].click()
+    assert page.run("return document.activeElement.getAttribute('aria-label')") == "Remove seven.png"
+    (tmp_path / "notes.txt").write_text("no picture")
+    page.drop(tmp_path / "notes.txt", 300, 300)
+    assert page.find("#notice").text == "“notes.txt” is no picture."
+    page.all("#picked .remove")[1].click()
+    ask(page, "What digit is this?")
+    assert ended(page) == "7"
+    assert not page.find("#notice").shown
+    page.find(".pictures .preview").click()
+    assert page.find("#viewer").shown
+    assert page.find("#viewed-name").text == "seven.png"
+    page.press("escape")
+    until(lambda: not page.find("#viewer").shown, "the picture to close")
+
+
+@pytest.mark.parametrize("how", ["button", "escape"])
+def test_stop_ends_the_work_and_keeps_what_was_written(page: Browser, opened: Open, small: Runtime, how: str) -> None:
+    scripted = Scripted(small, pieces=("one ", "two ", "three"))
+    gate = scripted.before = Gate(at=1)
+    engine = opened(scripted)
+    ask(page, "Count.")
+    until(lambda: page.find(".answer .text").text.strip() == "one", "the first word")
+    assert page.find("#stop").shown
+    assert not page.find("#send").shown
+    page.picture("answering")
+    if how == "button":
+        page.find("#stop").click()
+    else:
+        page.press("escape")
+    assert ended(page) == "one"
+    assert page.find(".answer .end").text == "Stopped."
+    until(lambda: all(work.cancelled for work in engine.running), "the server to hear of it")
+    gate.open()
+    until(lambda: scripted.closed == 1 and not engine.running, "the work to end")
+    assert scripted.steps == 2  # the piece that was under way was the last
+    page.find(".answer:last-child .only-last").click()  # again
+    assert ended(page) == "one two three"
+    assert page.run("return document.activeElement.id") == "question"
+
+
+def test_errors_are_sentences_and_the_question_is_not_lost(
+    page: Browser, opened: Open, small: Runtime, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken.png"
+    broken.write_bytes(STAR.read_bytes()[:60])
+    opened(small)
+    page.drop(broken, 300, 300)
+    ask(page, "What is this?")
+    assert ended(page) == ""
+    trouble = page.find(".answer .trouble").text
+    assert trouble.startswith("Picture 1 ")
+    assert trouble.endswith(".")
+    assert [one["url"].rpartition("/")[2] for one in _failed(page)] == ["completions"]
+    page.find(".question .only-last").click()  # edit
+    assert page.run("return document.querySelector('#question').value") == "What is this?"
+    assert page.all("#turns li") == []
+    page.find("#picked .remove").click()
+    ask(page, " What can you do?")
+    assert "shapes" in ended(page)
+
+
+def _failed(page: Browser) -> list[dict[str, Any]]:
+    """Requests that were refused: Chromium complains of them itself."""
+    return [{"url": one.split(" ")[0]} for one in page.complaints() if "Failed to load resource" in one]
+
+
+def test_what_breaks_off_an_answer_is_said_below_it(page: Browser, opened: Open, small: Runtime) -> None:
+    def fail(number: int) -> None:
+        if number == 1:
+            raise DoesNotFit("The picture needs 3.0 GiB and 1.0 GiB is free.", needed=3 << 30, free=1 << 30)
+
+    scripted = Scripted(small, pieces=("so far", "no further"), before=fail)
+    engine = opened(scripted)
+    ask(page, "Go on.")
+    assert ended(page) == "so far"
+    assert page.find(".answer .trouble").text == "The picture needs 3.0 GiB and 1.0 GiB is free."
+    gate = scripted.before = Gate(at=1)
+    ask(page, "And on.")
+    until(lambda: page.all(".answer.running .text p"), "the first piece")
+    engine.stop()
+    gate.open()
+    ended(page, 2)
+    assert page.all(".answer .trouble")[1].text == "The server is stopping."
+
+
+def test_a_server_that_is_gone_is_said_to_be(page: Browser, small: Runtime) -> None:
+    with listening(create_app(ServerConfig(name="seer"), lambda progress: small)) as port:
+        page.open(f"http://127.0.0.1:{port}/")
+        until(lambda: page.find("#state").text == "Ready", "the model")
+    until(lambda: page.find("#state").text == "Not connected", "the page to notice")
+    ask(page, "Is anybody there?")
+    ended(page)
+    assert page.find(".answer .trouble").text == "The server does not answer. Is it still running?"
+    assert all("ERR_CONNECTION" in one for one in page.complaints())
+    page.open("about:blank")
+    page.complaints()
+
+
+def test_a_key_is_asked_for_and_opens_the_server(page: Browser, opened: Open, small: Runtime) -> None:
+    opened(Scripted(small), api_keys=("secret",))
+    until(lambda: page.find("#settings").shown, "the settings")
+    assert page.find("#state").text == "A key is wanted"
+    assert page.run("return document.activeElement.name") == "key"
+    page.find("[name=key]").type("secret")
+    page.find("#settings .first").click()
+    until(lambda: page.find("#state").text == "Ready", "the server")
+    assert all("401" in one for one in page.complaints())
+    ask(page, "Hello?")
+    assert ended(page) == "abc"
+
+
+def test_settings_reach_the_server_and_survive_a_reload(page: Browser, opened: Open, small: Runtime) -> None:
+    opened(small)
+    page.find("#open-settings").click()
+    page.find("[name=max_tokens]").type("3")
+    page.find("[name=system]").type("Be terse.")
+    page.picture("settings")
+    page.find("#settings .first").click()
+    page.reload()
+    sent = """
+        const real = window.fetch;
+        window.fetch = (address, options) => {
+          if (options.body) window.sent = JSON.parse(options.body);
+          return real(address, options);
+        };
+    """
+    page.run(sent)
+    ask(page, "What can you do?")
+    ended(page)
+    assert page.find(".answer .end").text.startswith("The answer ends here because it reached the most tokens")
+    assert page.find(".figures summary").text.startswith("3 tokens")
+    body = page.run("return sent")
+    assert body["messages"] == [
+        {"role": "system", "content": "Be terse."},
+        {"role": "user", "content": "What can you do?"},
+    ]
+    assert {key: value for key, value in body.items() if key != "messages"} == {
+        "max_tokens": 3,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+
+
+def test_chats_are_listed_opened_and_deleted_with_their_pictures(page: Browser, opened: Open, small: Runtime) -> None:
+    opened(Scripted(small))
+    page.find("#files").type(str(STAR))
+    ask(page, "The first chat.")
+    ended(page)
+    page.find("#new").click()
+    assert page.all("#turns li") == []
+    ask(page, "The second chat.")
+    ended(page)
+    page.find("#open-chats").click()
+    until(lambda: len(page.all("#chat-list .title")) == 2, "the list")
+    assert [one.text for one in page.all("#chat-list .title")] == ["The second chat.", "The first chat."]
+    page.picture("chats")
+    page.all("#chat-list .title")[1].click()
+    until(lambda: page.all(".question .preview"), "the first chat")
+    page.find("#open-chats").click()
+    kept = """
+        return new Promise((resolve) => {
+          const asked = indexedDB.open("mmswap", 1);
+          asked.onsuccess = () => {
+            const store = asked.result.transaction("pictures").objectStore("pictures").count();
+            store.onsuccess = () => resolve(store.result);
+          };
+        });
+    """
+    assert page.run(kept) == 1
+    page.find("[aria-label='Delete The first chat.']").click()
+    until(lambda: len(page.all("#chat-list .title")) == 1, "it to go")
+    assert page.run(kept) == 0
+    assert page.all("#turns li") == []
+    page.press("escape")
