@@ -184,7 +184,7 @@ def test_stop_ends_the_work_and_keeps_what_was_written(page: Browser, opened: Op
         page.press("escape")
     assert ended(page) == "one"
     assert page.find(".answer .end").text == "Stopped."
-    until(lambda: all(work.cancelled for work in engine.running), "the server to hear of it")
+    until(lambda: all(work.gone() for work in engine.running), "the server to hear of it")
     gate.open()
     until(lambda: scripted.closed == 1 and not engine.running, "the work to end")
     assert scripted.steps == 2  # the piece that was under way was the last
@@ -222,13 +222,13 @@ def _failed(page: Browser) -> list[dict[str, Any]]:
 def test_what_breaks_off_an_answer_is_said_below_it(page: Browser, opened: Open, small: Runtime) -> None:
     def fail(number: int) -> None:
         if number == 1:
-            raise DoesNotFit("The picture needs 3.0 GiB and 1.0 GiB is free.", needed=3 << 30, free=1 << 30)
+            raise DoesNotFit("The picture", 3 << 30, 1 << 30, "send a smaller one")
 
     scripted = Scripted(small, pieces=("so far", "no further"), before=fail)
     engine = opened(scripted)
     ask(page, "Go on.")
     assert ended(page) == "so far"
-    assert page.find(".answer .trouble").text == "The picture needs 3.0 GiB and 1.0 GiB is free."
+    assert page.find(".answer .trouble").text == str(DoesNotFit("The picture", 3 << 30, 1 << 30, "send a smaller one"))
     gate = scripted.before = Gate(at=1)
     ask(page, "And on.")
     until(lambda: page.all(".answer.running .text p"), "the first piece")
