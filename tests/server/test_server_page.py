@@ -51,6 +51,7 @@ def opened(page: Browser) -> Iterator[Open]:
     with ExitStack() as stack:
 
         def open_page(runtime: Any, **config: Any) -> Any:
+            runtime.forget()
             app = create_app(ServerConfig(name="seer", **config), lambda progress: runtime)
             port = stack.enter_context(listening(app))
             page.open(f"http://127.0.0.1:{port}/")
@@ -75,7 +76,6 @@ def ended(page: Browser, number: int = 1) -> str:
 def test_a_dropped_picture_is_answered_and_a_reload_keeps_it(page: Browser, opened: Open, small: Runtime) -> None:
     wanted = small.chat("Describe the picture.", images=[STAR]).text
     assert wanted == "a yellow star and a white cross on a black background"
-    small.forget()
     opened(small)
     until(lambda: page.find("#state").text == "Ready", "the model")
     page.drop(STAR, 300, 300)

@@ -14,12 +14,12 @@ const HOLD = 900; // milliseconds for which a window is shown, however short it 
 const SWING = 42; // degrees
 
 const PARTS = [
-  ["weights", "Weights"],
-  ["lent", "Lent to the encoder"],
+  ["weights", "weights"],
+  ["lent", "lent to the encoder"],
   ["kv", "KV cache"],
-  ["kept", "KV cache, kept"],
-  ["other", "Others and buffers"],
-  ["free", "Free"],
+  ["kept", "kept KV cache"],
+  ["other", "others and buffers"],
+  ["free", "free"],
 ];
 
 // Bytes of each part, from the bottom up; together they are the card. `free` holds what is lent while it is lent.
@@ -88,7 +88,7 @@ export class CardPicture {
     this.name.textContent = card.name;
     this.window.textContent = windowSentence(card, window, this.holds);
     this.spill.textContent = card.spilled ? `The driver has put ${bytes(card.spilled)} of the model into host memory: answers are slow until they are back.` : "";
-    const said = PARTS.filter(([part]) => parts[part] > 0).map(([part, name]) => `${name.toLowerCase()} ${bytes(parts[part])}`);
+    const said = PARTS.filter(([part]) => parts[part] > 0).map(([part, name]) => `${name} ${bytes(parts[part])}`);
     this.plan.setAttribute("aria-label", `Of ${bytes(card.total)}: ${said.join(", ")}.`);
     this.plan.classList.toggle("open", parts.lent > 0);
     this.draw(parts, card.total);
@@ -177,7 +177,7 @@ function drawing(svg) {
     const group = make("g", { class: `label ${part} hidden` }, svg);
     const leader = make("polyline", { class: "leader" }, group);
     const text = make("g", { class: "text" }, group);
-    make("text", { x: LABELS, dy: -2 }, text).textContent = name;
+    make("text", { x: LABELS, dy: -2 }, text).textContent = name[0].toUpperCase() + name.slice(1);
     const size = make("text", { x: LABELS, dy: 14, class: "size" }, text);
     drawn[part] = { block, group, leader, size };
   }
