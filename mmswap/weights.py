@@ -46,12 +46,11 @@ def load_weights(
     say(f"Weights run in {why}.")
     prepare = None
     if dtype == torch.float16:
-        wide = torch.float32 if on_host else torch.bfloat16
         say(
-            f"The vision tower runs in {str(wide).removeprefix('torch.')}, because inside of it some pictures pass "
-            "65504, where float16 ends."
+            "The vision tower runs in bfloat16, because inside of it some pictures pass 65504, where float16 ends; "
+            "it is the same on every card, so that texts are."
         )
-        prepare = _keeping(wide)
+        prepare = _keeping(torch.bfloat16)
     options = Options(
         dtype=dtype,
         attention=config.attention,

@@ -170,11 +170,12 @@ def test_the_tower_of_a_float16_model_stays_finite_at_any_size(wide: torch.dtype
 
 def test_the_towers_dtype_is_said(tmp_path: Path) -> None:
     make_whole(tmp_path / "model", "qwen2_5_vl", dtype=torch.float16)
-    for card, wide in (("cpu", torch.float32), ("sim:1GiB", torch.bfloat16)):
+    for card in ("cpu", "sim:1GiB"):
         runtime = mmswap.load(tmp_path / "model", card=card)
-        name = str(wide).removeprefix("torch.")
-        assert any(said.startswith(f"The vision tower runs in {name}, because") for said in runtime.decisions)
-        assert {tensor.dtype for _, part in find_tower(runtime.model).modules for tensor in part.parameters()} == {wide}
+        assert any(said.startswith("The vision tower runs in bfloat16, because") for said in runtime.decisions)
+        assert {tensor.dtype for _, part in find_tower(runtime.model).modules for tensor in part.parameters()} == {
+            torch.bfloat16
+        }
         assert find_parts(runtime.model).embeddings.weight.dtype == torch.float16
         answer = runtime.chat("What is this?", [PICTURE], max_new_tokens=2)
         assert answer.images

@@ -92,7 +92,9 @@ def serve(
         bool, typer.Option("--trust-remote-code", help="Run Python code that the checkpoint brings.")
     ] = False,
 ) -> None:
-    """Serve a model to OpenAI clients and browsers: /v1/chat/completions, /v1/completions, /v1/models, /metrics.
+    """Serve a model to OpenAI clients and browsers.
+
+    /v1/chat/completions, /v1/completions, /v1/models, /health, /metrics, and a chat page.
 
     It listens on this machine alone unless --host says otherwise, and answers while the model is still loading.
     """

@@ -18,7 +18,9 @@ def auto_again() -> Iterator[None]:
     use("auto")
 
 
-def test_the_reference_answers_as_the_fastest(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_reference_answers_as_the_fastest(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     answers = {}
     for name in ("reference", "auto"):
         code, answers[name], said = run(monkeypatch, capsys, "chat", "--backend", name, *PROMPT)

@@ -55,6 +55,7 @@ def test_one_shot_commands_pause_it(
 
     gc.enable()
     monkeypatch.setattr(Blueprint, "of", stopped)
+    monkeypatch.setattr(sys.modules["mmswap.cli.plan"], "_sized", stopped)
     more = ["--card", "sim:1GiB"] if command == "plan" else []
     monkeypatch.setattr(sys, "argv", ["mmswap", command, "anything", *more])
     with pytest.raises(SystemExit):
