@@ -46,7 +46,8 @@ def assert_same(features: Any, expected: Any) -> None:
     assert len(mine) == len(theirs)
     for one, other in zip(mine, theirs):
         if isinstance(one, torch.Tensor):
-            assert torch.allclose(one.float(), other.float(), atol=2e-2)
+            error = (one.float() - other.float()).norm() / other.float().norm()
+            assert float(error) < 5e-3  # the tower runs in bfloat16
     assert type(features) is type(expected)
 
 
@@ -136,7 +137,7 @@ def test_a_failed_dry_run_takes_300_mib_and_names_the_cause(
     def broken(*_: Any, **__: Any) -> Any:
         raise ValueError("planted in the trace")
 
-    monkeypatch.setattr("mmswap.vision.encoder.find_tower", broken)
+    monkeypatch.setattr("mmswap.vision.tower.find_tower", broken)
     _, said, report = encoded(runtime, about("green"))
     assert report.need >= 300 << 20
     assert "planted in the trace" in said[0]
