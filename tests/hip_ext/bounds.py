@@ -113,7 +113,12 @@ def kv(kind: int) -> Case:
     if kind == E4M3:
         buffers |= {"k_scale": numbers(80, F32), "v_scale": numbers(2, F32)}
     fields = {"k_head": 200, "k_token": 40, "v_head": 120, "v_token": 24, "keys_head": 160, "keys_slot": 40}
-    fields |= {"values_head": 96, "values_slot": 24, "scale_head": 4 if kind == I8 else 1, "scale_slot": int(kind == I8)}
+    fields |= {
+        "values_head": 96,
+        "values_slot": 24,
+        "scale_head": 4 if kind == I8 else 1,
+        "scale_slot": int(kind == I8),
+    }
     fields |= {"batch": 1, "heads": 2, "tokens": 5, "slots": 4, "k_channels": 40, "v_channels": 24}
     return "mms_kv_store", "mms_kv", buffers, {
         **fields, "cache_dtype": kind, "k_scale_dtype": F32, "v_scale_dtype": F32,
