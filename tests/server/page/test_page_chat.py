@@ -1,76 +1,19 @@
-"""The chat page in headless Chromium, against a server that really listens: with the carried model, and with scripts."""
+"""Conversations on the chat page: asked, streamed, stopped, kept, listed; what goes wrong, as a sentence."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import Browser, missing, until
+from browser import Browser, until
+from paging import PICTURES, STAR, Open, ask, ended
 from scripted import Gate, Scripted
 from serving import listening
 
-import mmswap
 from mmswap.errors import DoesNotFit
 from mmswap.runtime import Runtime
 from mmswap.server import ServerConfig, create_app
-
-pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
-
-PICTURES = Path(__file__).parents[2] / "examples" / "pictures"
-STAR = PICTURES / "star_and_cross.png"
-Open = Callable[..., Any]
-
-
-@pytest.fixture(scope="module")
-def small() -> Runtime:
-    """A card on which a picture needs a window."""
-    return mmswap.load(card="sim:11MiB")
-
-
-@pytest.fixture(scope="module")
-def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with Browser.start(tmp_path_factory.mktemp("chromium")) as browser:
-        yield browser
-
-
-@pytest.fixture
-def page(chromium: Browser) -> Iterator[Browser]:
-    """The browser as a desktop has it; the test must not leave complaints in its console."""
-    chromium.look()
-    chromium.complaints()
-    yield chromium
-    assert chromium.complaints() == []
-
-
-@pytest.fixture
-def opened(page: Browser) -> Iterator[Open]:
-    """Lets a server with a runtime listen, and opens its page."""
-    with ExitStack() as stack:
-
-        def open_page(runtime: Any, **config: Any) -> Any:
-            runtime.forget()
-            app = create_app(ServerConfig(name="seer", **config), lambda progress: runtime)
-            port = stack.enter_context(listening(app))
-            page.open(f"http://127.0.0.1:{port}/")
-            return app.state.engine
-
-        yield open_page
-        page.open("about:blank")
-
-
-def ask(page: Browser, question: str) -> None:
-    page.find("#question").type(question)
-    page.press("enter")
-
-
-def ended(page: Browser, number: int = 1) -> str:
-    """The text of the latest answer, once `number` answers are whole."""
-    whole = ".answer:not(.running)"
-    until(lambda: len(page.all(whole)) == number and not page.all(".answering"), f"{number} answers")
-    return str(page.all(f"{whole} .text")[-1].text)
 
 
 def test_a_dropped_picture_is_answered_and_a_reload_keeps_it(page: Browser, opened: Open, small: Runtime) -> None:
