@@ -14,10 +14,8 @@ from native import ADDRESSES, on_processor, shared_folder
 
 def test_kernels_stay_within_their_buffers(tmp_path_factory: pytest.TempPathFactory) -> None:
     library = on_processor(shared_folder(tmp_path_factory), *ADDRESSES)
-    sanitizer = subprocess.run(
-        ["g++", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
-    ).stdout
-    if not Path(sanitizer.strip()).is_absolute():
+    sanitizer = subprocess.check_output(["g++", "-print-file-name=libasan.so"], text=True).strip()
+    if not Path(sanitizer).is_absolute():
         pytest.skip("g++ has no address sanitizer here")
     options = f"symbolize=0:detect_leaks=0:exitcode={ERROR}:detect_stack_use_after_return=0"
     ended = subprocess.run(
