@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -83,7 +84,7 @@ def _limits(sizing: Sizing, plain: bool) -> Table:
     e, limits = sizing.encoding, sizing.limits
     each = "picture" if e.images == 1 else f"each of {e.images}"
     sizes, pixels = (limits.image, limits.image_with_window), (limits.pixels, limits.pixels_with_window)
-    rows = (
+    rows: tuple[tuple[Any, ...], ...] = (
         ("context (tokens)", limits.context, limits.context_with_window),
         (f"{each} ({e.width}x{e.height} asked)", *(_size(size, limits.cap) for size in sizes)),
         (
