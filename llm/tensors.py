@@ -8,6 +8,7 @@ No file is mapped: nothing of the checkpoint is left in the process, and a file 
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import torch
@@ -42,7 +43,8 @@ def read(entry: Entry) -> Tensor:
     dtype = _DTYPES.get(entry.dtype)
     if dtype is None:
         raise ModelError(f"{entry.file.name} holds tensors of {entry.dtype}, which cannot be read.")
-    left = memoryview(raw.numpy())  # type: ignore[arg-type]
+    # not `raw.numpy()`: that would forbid whoever holds the tensor to resize its storage
+    left = memoryview((ctypes.c_ubyte * entry.nbytes).from_address(raw.data_ptr())).cast("B")
     with entry.file.open("rb", buffering=0) as file:
         file.seek(entry.start)
         while left:

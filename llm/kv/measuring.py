@@ -92,7 +92,7 @@ def key_of(model: Any) -> str:
     for name, weight in sorted(find_parts(model).decoder.named_parameters()):
         if weight.ndim == 1:
             digest.update(name.encode())
-            digest.update(weight.detach().float().cpu().numpy().tobytes())
+            digest.update(weight.detach().float().cpu().clone().numpy().tobytes())  # `numpy()` pins the storage
     return digest.hexdigest()[:32]
 
 
