@@ -118,7 +118,8 @@ function list(lines, depth) {
   const first = ITEM.exec(lines[0]);
   const ordered = /\d/.test(first[2]);
   const node = document.createElement(ordered ? "ol" : "ul");
-  if (ordered) node.start = parseInt(first[2], 10);
+  const start = parseInt(first[2], 10);
+  if (ordered && start !== 1) node.start = start;
   const items = [];
   let inner = 0;
   for (const line of lines) {

@@ -150,7 +150,7 @@ def test_errors_are_sentences_and_the_question_is_not_lost(
     assert trouble.endswith(".")
     assert [one["url"].rpartition("/")[2] for one in _failed(page)] == ["completions"]
     page.find(".question .only-last").click()  # edit
-    assert page.run("return document.querySelector('#question').value") == "What is this?"
+    until(lambda: page.run("return document.querySelector('#question').value") == "What is this?", "the question")
     assert page.all("#turns li") == []
     page.find("#picked .remove").click()
     ask(page, " What can you do?")

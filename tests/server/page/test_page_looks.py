@@ -98,14 +98,14 @@ def test_it_fits_the_smallest_phone(page: Browser, opened: Open, small: Runtime)
     page.find("#question").type("A question that is longer than a narrow line of a small phone can be.")
     page.find("#send").click()
     ended(page)
-    fits = "return document.documentElement.scrollWidth <= innerWidth && document.documentElement.scrollHeight <= innerHeight"
-    assert page.run(fits)
+    over = "const all = document.documentElement; return [all.scrollWidth - innerWidth, all.scrollHeight - innerHeight]"
+    assert page.run(over) == [0, 0]
     assert not page.find("#plan").shown  # folded, with a strip beside its title
     assert page.find("#strip").shown
     page.picture("phone")
     page.find("#card summary").click()
     assert page.find("#plan").shown
-    assert page.run(fits)
+    assert page.run(over) == [0, 0]
     page.picture("phone-card")
     small_targets = page.run("""
         return [...document.querySelectorAll("button, summary, textarea")].filter((one) => one.checkVisibility())
