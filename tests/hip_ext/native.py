@@ -27,7 +27,8 @@ from mmswap.hip_ext.interface import STRUCTS
 from mmswap.hip_ext.library import Library, load
 
 HERE = Path(__file__).parent
-CSRC = HERE.parents[1] / "hip_ext" / "csrc"
+CSRC = Path(os.environ.get("MMSWAP_TEST_CSRC") or HERE.parents[1] / "hip_ext" / "csrc")
+"""`planted.py` names another one."""
 sys.path.insert(0, str(HERE.parents[0] / "llm" / "ops"))  # cases, truths, tolerance
 
 ADDRESSES = ("-fsanitize=address",)
@@ -35,14 +36,13 @@ CLANG = "clang++-22"
 CARDS = ("gfx1030", "gfx1100", "gfx1101", "gfx1151", "gfx1200", "gfx1201")
 
 
-def on_processor(folder: Path, *flags: str, source: Path = CSRC) -> Path:
+def on_processor(folder: Path, *flags: str) -> Path:
     """A library of the source for this processor. `flags`: -DMMS_CPU_RDNA2, or ADDRESSES."""
     if os.name == "nt" or platform.machine().lower() not in ("x86_64", "amd64") or shutil.which("g++") is None:
         pytest.skip("the kernels run on a processor of x86-64 by g++ on Linux alone")
     library = folder / f"kernels{''.join(flags).replace('=', '-')}.so"
-    fast = "-O0" if flags == ADDRESSES else "-O1"
-    words = ["-std=c++17", fast, "-shared", "-fPIC", "-DMMS_CPU", f"-I{HERE}", *flags, "-fno-stack-protector"]
-    compiled(["g++", *words, str(source / "mmswap_hip.cpp"), "-o", str(library)])
+    words = ["-std=c++17", "-O0", "-shared", "-fPIC", "-DMMS_CPU", f"-I{HERE}", *flags, "-fno-stack-protector"]
+    compiled(["g++", *words, str(CSRC / "mmswap_hip.cpp"), "-o", str(library)])
     return library
 
 
