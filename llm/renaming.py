@@ -28,6 +28,7 @@ from transformers.core_model_loading import (
 )
 
 from mmswap.errors import ModelError
+from mmswap.llm.quant.choice import STACKED
 from mmswap.llm.quant.names import core
 
 
@@ -172,11 +173,8 @@ class Names:
 def stacks(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Modules that hold the weights of many experts as one parameter each."""
     for name, module in model.named_modules():
-        if any(weight is not None and weight.ndim == 3 for weight in map(module._parameters.get, _STACKED)):
+        if any(weight is not None and weight.ndim == 3 for weight in map(module._parameters.get, STACKED)):
             yield name, module
-
-
-_STACKED = ("gate_up_proj", "up_proj", "down_proj")
 
 
 def _alone(model: nn.Module) -> Iterator[tuple[str, list[Any]]]:
