@@ -3,7 +3,7 @@
     path = build(Target("hip", ("gfx1100",), "7.2"), Surroundings.real(), folder)      # or KernelError
     python -m mmswap.hip_ext.build --arch gfx1100                        # by hand
 
-Imports no torch. MMSWAP_BUILD_CLEAN=0 keeps the folder with sources, commands and what the compilers said.
+Building imports no torch. MMSWAP_BUILD_CLEAN=0 keeps the folder with sources, commands and what the compilers said.
 """
 
 from __future__ import annotations
@@ -16,13 +16,17 @@ import tempfile
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mmswap.errors import KernelError, told
 from mmswap.hip_ext import compiler, folders
-from mmswap.hip_ext.arch import hip_arch
+from mmswap.hip_ext.arch import base_name, hip_arch
 from mmswap.hip_ext.compiler import PRODUCT, Plan
 from mmswap.hip_ext.recipe import Target, source_files
 from mmswap.hip_ext.surroundings import ProgramFailed, Surroundings
+
+if TYPE_CHECKING:
+    from mmswap.hip_ext.live import Live
 
 LIMIT = 1800.0  # seconds for a compiler
 LOG = "build.log"
@@ -116,27 +120,43 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m mmswap.hip_ext.build", description="Builds mmswap's native kernels."
     )
-    parser.add_argument("--kind", choices=("hip", "cuda"), default="hip", help="default hip")
+    parser.add_argument("--kind", choices=("hip", "cuda"), help="default: what the first card is, else hip")
     parser.add_argument(
-        "--arch", help="such as gfx1100, or several with ';'; default: MMSWAP_HIP_ARCH, or the driver's list"
+        "--arch", help="gfx1100 or sm_90, several with ';'; default: MMSWAP_HIP_ARCH, or the card's own"
     )
     parser.add_argument("--into", type=Path, help="folder of the product; default: the build root")
-    parser.add_argument("--runtime", default="", help="version of the runtime that it is for, such as 7.2")
     chosen = parser.parse_args(arguments)
     here = Surroundings.real()
-    if chosen.arch:
-        here = replace(here, environ={**here.environ, "MMSWAP_HIP_ARCH": chosen.arch})
-    archs = hip_arch(here) if chosen.kind != "cuda" else None
-    names = tuple((chosen.arch or "" if archs is None else archs.value or "").split(";"))
+    card = _card()
+    kind = chosen.kind or (card.kind if card else "hip")
+    own = card if card is not None and card.kind == kind else None
+    asked = chosen.arch or (own.arch if own and kind == "cuda" else "")
+    archs = asked or hip_arch(here, own.arch if own else None).value or ""
+    into = chosen.into or Path(str(folders.build_root(here).value))
     try:
-        if not names[0]:
-            raise KernelError("no architecture is known: name one with --arch")
-        into = chosen.into or Path(str(folders.build_root(here).value))
-        print(build(Target(chosen.kind, names, chosen.runtime), here, into))
+        if not archs:
+            raise KernelError("no card is here and no architecture is named: name one with --arch")
+        target = Target(kind, tuple(base_name(arch) for arch in archs.split(";")), own.runtime if own else "")
+        print(build(target, here, into))
     except KernelError as error:
         print(f"mmswap: {error}.", file=sys.stderr)
         return 1
+    if own is None or chosen.into:
+        print("let MMSWAP_HIP_LIBRARY name it where it is to be used", file=sys.stderr)
     return 0
+
+
+def _card() -> Live | None:
+    """The first card, if torch is there and sees one: for it the cache is filled, under the name that is looked for."""
+    try:
+        import torch
+
+        from mmswap.hip_ext.live import live
+
+        found = live(torch.device("cuda", 0))
+    except Exception:  # a torch that is missing or broken keeps nobody from building
+        return None
+    return None if isinstance(found, str) else found
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ Starts nothing but the compilers' `--version` and Microsoft's own script of vari
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mmswap.hip_ext import toolchain
@@ -20,7 +20,7 @@ from mmswap.hip_ext.surroundings import Found, Surroundings
 
 PRODUCT = "product.lib"
 _OBJECT = "mmswap_hip.o"
-_VARIABLES = "variables.bat"
+_VARIABLES, _SCRIPT = "variables.bat", "MMSWAP_VCVARS"
 _LIMIT = 120.0  # seconds for Microsoft's script, which is slow at its first start
 
 
@@ -89,10 +89,10 @@ def variables(here: Surroundings, script: Path, folder: Path) -> Mapping[str, st
     Raises:
         OSError: it could not be run, or set nothing.
     """
-    quoted = str(script).replace("%", "%%")
-    text = f'@echo off\r\nchcp 65001 >nul\r\ncall "{quoted}" >nul\r\nif errorlevel 1 exit /b 1\r\nset\r\n'
-    (folder / _VARIABLES).write_bytes(text.encode("utf-8"))
-    said = here.run(["cmd", "/d", "/c", _VARIABLES], _LIMIT, folder)
+    # the path goes by a variable: what encoding a .bat is read in, nobody knows; `call` halves percent signs once more
+    asked = replace(here, environ={**here.environ, _SCRIPT: str(script).replace("%", "%%")})
+    (folder / _VARIABLES).write_bytes(f'@call "%{_SCRIPT}%" >nul\r\n@if errorlevel 1 exit /b 1\r\n@set\r\n'.encode())
+    said = asked.run(["cmd", "/u", "/d", "/c", _VARIABLES], _LIMIT, folder)
     found = dict(line.split("=", 1) for line in said.splitlines() if "=" in line[1:])
     upper = {name.upper(): value for name, value in found.items()}  # Windows' names have no case
     if "LIB" not in upper:

@@ -63,12 +63,17 @@ def run_program(words: Sequence[str], limit: float, environ: Mapping[str, str], 
         check=False,
         cwd=folder,
     )
-    said = (done.stdout + b"\n" + done.stderr).decode("utf-8", "replace").strip()
+    said = f"{_text(done.stdout)}\n{_text(done.stderr)}".strip()
     if done.returncode != 0:
         lines = said.splitlines()
         last = f": {lines[-1][:160]}" if lines else ""
         raise ProgramFailed(f"it ended with code {done.returncode}{last}", said)
     return said
+
+
+def _text(raw: bytes) -> str:
+    """`cmd /u` writes UTF-16, everything else is taken for UTF-8."""
+    return raw.decode("utf-16-le" if b"\0" in raw[:2048] else "utf-8", "replace")
 
 
 @dataclass(frozen=True, slots=True)
