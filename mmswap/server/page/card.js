@@ -165,8 +165,8 @@ function spread(shown) {
   for (const one of [...shown].reverse()) most = (one.label = Math.min(one.label, most)) - GAP;
 }
 
-function place(node, values, unit = "px") {
-  for (const [name, value] of Object.entries(values)) node.style.setProperty(name, `${Math.max(0, value)}${unit}`);
+function place(node, values, unit = "") {
+  for (const [name, value] of Object.entries(values)) node.setAttribute(name, `${Math.max(0, value)}${unit}`);
 }
 
 function drawing(svg) {

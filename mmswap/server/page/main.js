@@ -253,5 +253,6 @@ const narrow = matchMedia("(max-width: 60rem)"); // as in the style sheets
 narrow.addEventListener("change", unfold);
 unfold();
 fit();
+if (!TOUCH.matches) question.focus();
 resume();
 watch(() => settings.key, see, lost);

@@ -1,4 +1,4 @@
-"""Headless Chromium before a server that really listens: with the carried model on a card that is too small, or scripted."""
+"""Chromium before a server that really listens, on a card that is too small for the carried model's encoder."""
 
 from __future__ import annotations
 

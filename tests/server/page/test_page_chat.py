@@ -72,9 +72,10 @@ def test_the_window_opens_in_the_picture_of_the_card(page: Browser, opened: Open
     assert ". Evicting 2 units lends 1.1 MiB because the encoder needs " in report
     assert "of it behind the prefill." in report
     assert "lent to" not in page.run("return document.querySelector('#plan').getAttribute('aria-label')")
-    heights = page.run(
-        "return [...document.querySelectorAll('#plan rect:not(.frame, .ghost)')].map(one => parseFloat(one.style.height))"
-    )
+    heights = page.run("""
+        const blocks = [...document.querySelectorAll("#plan rect:not(.frame, .ghost)")];
+        return blocks.map((one) => parseFloat(one.getAttribute("height")));
+    """)
     assert sum(heights) == pytest.approx(398, abs=0.1)  # the whole card, whatever is in it
 
 
@@ -90,7 +91,8 @@ def test_pictures_are_pasted_picked_and_removed_and_other_files_are_refused(
         return canvas.convertToBlob().then((blob) => {
           const data = new DataTransfer();
           data.items.add(new File([blob], "", {type: "image/png"}));
-          document.querySelector("#question").dispatchEvent(new ClipboardEvent("paste", {clipboardData: data, bubbles: true, cancelable: true}));
+          const how = {clipboardData: data, bubbles: true, cancelable: true};
+          document.querySelector("#question").dispatchEvent(new ClipboardEvent("paste", how));
         });
     """)
     names = "return [...document.querySelectorAll('#picked .remove')].map(one => one.getAttribute('aria-label'))"

@@ -1,4 +1,4 @@
-"""What a model writes reaches the page as text, whatever it is; what is markdown is set as such, while it still grows."""
+"""What a model writes reaches the page as text, whatever it is; markdown is set as such, while it still grows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ return import("/markdown.js").then(({ renderInto }) => {
 HOSTILE = (
     '<img src="x" onerror="window.stray = 1"> <script>window.stray = 1</script> '
     "[a](javascript:window.stray=1) [b](data:text/html,x) ![c](https://example.org/track.png) "
-    '[d](https://example.org/"onmouseover="x) `<b>`\n\n<iframe src="/"></iframe>\n\n```<i>\n</code><script>1</script>\n```'
+    '[d](https://example.org/"onmouseover="x) `<b>`\n\n<iframe src="/"></iframe>\n\n'
+    "```<i>\n</code><script>1</script>\n```"
 )
 
 SET = {
@@ -113,7 +114,9 @@ def test_a_long_line_of_open_marks_takes_no_long_time(page: Browser, opened: Ope
             return found;
           };
           try {
-            for (const mark of ["*a ", "_a ", "[", "`a ", "~~a ", "**a "]) renderInto(document.createElement("div"), mark.repeat(4000));
+            for (const mark of ["*a ", "_a ", "[", "`a ", "~~a ", "**a "]) {
+              renderInto(document.createElement("div"), mark.repeat(4000));
+            }
           } finally {
             String.prototype.indexOf = real;
           }
