@@ -8,6 +8,7 @@ Decided once a device and process. Never raises: what goes wrong becomes the rea
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from mmswap.hip_ext.surroundings import Surroundings
 
 FORCE = "--backend hip builds them once"
 
+_LOG = logging.getLogger("mmswap")
 _held: dict[torch.device, Library | Missing] = {}
 _tried: set[torch.device] = set()
 
@@ -102,6 +104,7 @@ def _candidates(here: Surroundings, target: Target, root: Path) -> Iterator[Path
 
 def _built(target: Target, device: torch.device, here: Surroundings, root: Path) -> Library | Missing:
     """By a compiler; where there is none, or it fails, by the runtime's own compiler."""
+    _LOG.warning("Native kernels for %s are being built, once; this can take a minute.", target.archs[0])
     try:
         found: Library | Missing = load(build(target, here, root), target.kind)
     except KernelError as error:
