@@ -6,7 +6,7 @@ import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -145,8 +145,6 @@ def _run(model: str | None, config: RunConfig, settings: Any) -> None:
         raise OptionError(f'The server needs packages that are not installed ({names}): pip install "mmswap[server]".')
     if model is not None and Path(model).is_absolute() and not Path(model).exists():
         raise OptionError(f"There is no folder '{model}': give a checkpoint folder or a hub id.")
-    if not settings.local and not settings.api_keys:
-        _say(f"Everybody who can reach {settings.host} may use this server: --api-key asks them for a key.")
     from mmswap.server.listening import serve as listen
 
     def load(progress: Any) -> Any:
@@ -154,7 +152,18 @@ def _run(model: str | None, config: RunConfig, settings: Any) -> None:
 
         return load_runtime(model, config=config, progress=progress)
 
-    listen(settings, load, _say)
+    try:
+        listen(settings, load, _say)
+    except KeyboardInterrupt:
+        _leave(130)
+    _leave(0)
+
+
+def _leave(code: int) -> NoReturn:
+    """End at once: everything is closed, and what an interpreter takes down with torch in it takes seconds."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _name_of(model: str | None) -> str:

@@ -10,7 +10,6 @@ import errno
 import os
 import signal
 import socket
-import sys
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -39,7 +38,8 @@ def serve(config: ServerConfig, load: Load, say: Say = lambda sentence: None) ->
 
     Raises:
         OptionError: the port cannot be had. MmswapError: the model could not be loaded.
-        KeyboardInterrupt: Ctrl-C, after everything has ended.
+        KeyboardInterrupt: Ctrl-C, after everything has ended but, perhaps, one operation of torch that nothing can end:
+            its thread dies with the process.
     """
     listener = bind(config.host, config.port)
     app = create_app(config, load)
@@ -53,13 +53,11 @@ def serve(config: ServerConfig, load: Load, say: Say = lambda sentence: None) ->
     )
     server = _Server(settings, app.state.engine, say)
     say(f"Listening on {address(listener)}, loading the model.")
+    if not config.local and not config.api_keys:
+        say(f"Everybody who can reach {config.host} may use this server: --api-key asks them for a key.")
     server.run(sockets=[listener])
-    ended = app.state.engine.stop(JOIN)
+    app.state.engine.stop(JOIN)
     failure = app.state.engine.failure
-    if not ended:  # an operation of torch that nothing can end: its thread dies with the process
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(130 if server.interrupted else 0)
     if failure is not None:
         raise failure if isinstance(failure, MmswapError) else MmswapError(f"Loading failed: {told(failure)}.")
     if server.interrupted:
