@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from native import CLANG, CSRC
 
 from mmswap.hip_ext import runtime
 from mmswap.hip_ext.hiprtc import _neighbours
-from mmswap.hip_ext.recipe import Target
+from mmswap.hip_ext.recipe import BARE, FLAGS, UNIT, Target
 
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="libraries are built by gcc")
@@ -78,6 +81,22 @@ def first_use():
         steps.append([type(found).__name__, str(getattr(found, "origin", "") if building else found)[:80]])
     again = supply.choose(gfx1030, card, here(), building=False)
     return [*steps, Path(again.origin).name]
+
+@answer
+def launchers():
+    if not (folder / "launchers.so").exists():
+        return None
+    made = library.load(folder / "launchers.so", "hip")
+    made.mms_rms_norm(norm, 77)
+    said = [str(made.origin) == str(folder / "launchers.so"), hip.fake_registered(), hip.fake_told().decode().strip()]
+    hip.fake_answer(98)
+    try:
+        made.mms_rms_norm(norm, 77)
+    except KernelError as error:
+        said.append(str(error))
+    hip.fake_answer(0)
+    hip.fake_forget()
+    return said
 
 found = runtime.loaded()
 
@@ -147,7 +166,19 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
         words = ["gcc", "-w", "-shared", "-fPIC", f"-Wl,-soname,{name}", str(HERE / "fake_runtime.c"), "-o"]
         subprocess.run([*words, str(folder / name)], check=True)
     (folder / "libhiprtc-builtins.so.7").write_bytes(b"")
+    if shutil.which(CLANG):
+        _launchers(folder)
     return folder
+
+
+def _launchers(folder: Path) -> None:
+    """The launchers as they are on an AMD machine, without the kernels: the half that runs on the processor."""
+    made, library = folder / "host.o", folder / "launchers.so"
+    words = ["-x", "hip", "--offload-arch=gfx1100", "--cuda-host-only", *BARE, *FLAGS, "-O1", "-fPIC", "-c"]
+    subprocess.run([CLANG, *words, str(CSRC / UNIT), "-o", str(made)], check=True)
+    kernels = set(re.findall(rb"__hip_fatbin_\w+", made.read_bytes()))
+    given = [f"-Wl,--defsym={name.decode()}=0" for name in kernels]
+    subprocess.run(["gcc", "-shared", *given, str(made), "-o", str(library)], check=True)
 
 
 @pytest.fixture(scope="module")
@@ -193,6 +224,16 @@ def test_a_library_that_would_bring_a_second_runtime_is_refused(loaded: dict[str
 
 def test_a_kernel_starts_with_its_blocks_and_the_stream_that_was_given(loaded: dict[str, Any]) -> None:
     assert loaded["started"] == "mms_k_norm 7 1 1 256 1 1 0 stream 77 first 4096"
+
+
+@pytest.mark.skipif(shutil.which(CLANG) is None, reason=f"there is no {CLANG}")
+def test_launchers_register_with_the_loaded_runtime_and_start_by_it(loaded: dict[str, Any]) -> None:
+    origin, registered, started, refused = loaded["launchers"]
+    assert origin
+    assert registered > 30
+    assert started == "mms_k_norm 7 1 1 256 1 1 0 stream 77 first 4096"
+    assert refused.startswith("mms_rms_norm was not started: the runtime refused the launch")
+    assert "status 1098" in refused
 
 
 def test_every_status_is_looked_at(loaded: dict[str, Any]) -> None:
