@@ -16,7 +16,7 @@ from typing import Any
 from mmswap.errors import KernelError, told
 from mmswap.hip_ext import runtime
 from mmswap.hip_ext.elf import whole
-from mmswap.hip_ext.interface import ABI, FUNCTIONS, STRUCTS
+from mmswap.hip_ext.interface import ABI, FUNCTIONS, STATUS, STRUCTS
 
 REBUILD = "remove it, and it is built again"
 
@@ -48,14 +48,18 @@ class Missing:
 class Library:
     """Launchers of one library: `mms_...(struct, stream)` raises KernelError with the words of the library."""
 
-    def __init__(self, opened: Any, origin: str) -> None:
-        """`opened`: has the functions of the header, of its ABI. `origin`: where it came from, for people."""
+    def __init__(self, opened: Any, origin: str, hip: Any = None) -> None:
+        """`opened`: has the functions of the header, of its ABI. `origin`: where it came from, for people.
+
+        Args:
+            hip: the HIP runtime, which has words for what it refuses; None: there is none.
+        """
         self.origin = origin
         for name, (result, arguments) in FUNCTIONS.items():
             function = getattr(opened, name)
             function.restype, function.argtypes = result, arguments
             starts = len(arguments) == 2 and result is ctypes.c_int
-            setattr(self, name, _checked(name, function, opened) if starts else _asked(function))
+            setattr(self, name, _checked(name, function, opened, hip) if starts else _asked(function))
 
     def __getattr__(self, name: str) -> Any:  # for type checkers: what there is was set above
         raise AttributeError(f"{self.origin} has no {name}")
@@ -68,13 +72,15 @@ def _asked(function: Any) -> Callable[..., Any]:
     return ask
 
 
-def _checked(name: str, function: Any, opened: Any) -> Callable[[ctypes.Structure, int | None], None]:
+def _checked(name: str, function: Any, opened: Any, hip: Any) -> Callable[[ctypes.Structure, int | None], None]:
     byref = ctypes.byref
 
     def start(arguments: ctypes.Structure, stream: int | None) -> None:
         status = function(byref(arguments), stream)
         if status:
             text = (opened.mms_status_text(status) or b"").decode("utf-8", "replace").rstrip(".")
+            if status > STATUS["RUNTIME"] and hip is not None:
+                text += f": {runtime.error_text(hip, status - STATUS['RUNTIME'])}"
             raise KernelError(f"{name} was not started: {text} (status {status}); use --backend reference.")
 
     return start
@@ -96,7 +102,9 @@ def load(path: Path, kind: str) -> Library | Missing:
         fault = _unlike(opened)
     except (OSError, AttributeError) as error:
         return Missing(f"{path} cannot be loaded ({told(error)})", REBUILD)
-    return Library(opened, str(path)) if fault is None else Missing(f"{path} {fault}", REBUILD)
+    found = runtime.loaded() if kind == "hip" else None
+    hip = found.library if isinstance(found, runtime.Runtime) else None
+    return Library(opened, str(path), hip) if fault is None else Missing(f"{path} {fault}", REBUILD)
 
 
 def _unlike(opened: Any) -> str | None:
