@@ -51,10 +51,18 @@ question.addEventListener("keydown", (event) => {
   at("ask").requestSubmit();
 });
 question.addEventListener("input", fit);
+for (const dialog of document.querySelectorAll("dialog")) dialog.addEventListener("close", refocus);
 at("stop").addEventListener("click", () => chat.stop());
 addEventListener("keydown", (event) => {
   if (event.key === "Escape" && chat.running && !document.querySelector("dialog[open]")) chat.stop();
 });
+
+// Chromium gives the focus back to the field when a dialog closes, and then lets what is typed go nowhere.
+function refocus() {
+  if (document.activeElement !== question) return;
+  question.blur();
+  question.focus();
+}
 
 function begun() {
   at("empty").hidden = true;
