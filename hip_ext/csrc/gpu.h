@@ -34,9 +34,7 @@ struct alignas(8) mms_u2 {
 #define __device__ __attribute__((device))
 #define __shared__ __attribute__((shared))
 #endif
-#ifndef __launch_bounds__
-#define __launch_bounds__(...) __attribute__((launch_bounds(__VA_ARGS__)))
-#endif
+#define MMS_BOUNDS(threads) __attribute__((amdgpu_flat_work_group_size(threads, threads)))
 #define MMS_FN static __device__ inline __attribute__((always_inline))
 #define MMS_UNROLL _Pragma("unroll")
 #define MMS_LOOP _Pragma("nounroll")
@@ -54,7 +52,7 @@ struct alignas(8) mms_u2 {
 #endif
 #elif defined(__gfx906__) || defined(__gfx908__) || defined(__gfx90a__) || defined(__gfx942__) || \
     defined(__gfx1011__) || defined(__gfx1012__) || defined(__gfx1030__) || defined(__gfx1031__) || \
-    defined(__gfx1032__) || defined(__gfx1033__) || defined(__gfx1034__) || defined(__gfx1035__) || defined(__gfx1036__)
+    defined(__gfx10_3_generic__) || defined(__gfx1032__) || defined(__gfx1033__) || defined(__gfx1034__) || defined(__gfx1035__) || defined(__gfx1036__)
 #define MMS_DOT2 1
 #endif
 
@@ -219,4 +217,7 @@ inline int mms_start(const void* kernel, uint32_t x, uint32_t y, uint32_t thread
 
 #ifndef MMS_WMMA
 #define MMS_WMMA 0
+#endif
+#ifndef MMS_BOUNDS
+#define MMS_BOUNDS(threads) __launch_bounds__(threads)
 #endif

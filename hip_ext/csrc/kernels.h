@@ -11,7 +11,7 @@
 #include "w4_gemm.h"
 
 #define MMS_KERNEL(name, threads, args, body) \
-  extern "C" __global__ void __launch_bounds__(threads) name(args a) { body(a); }
+  extern "C" __global__ void MMS_BOUNDS(threads) name(args a) { body(a); }
 
 MMS_KERNEL(mms_k_act, MMS_ACT_THREADS, mms_act, mms_act_body)
 MMS_KERNEL(mms_k_norm, MMS_NORM_THREADS, mms_norm, mms_norm_body)

@@ -126,8 +126,8 @@ def test_a_dense_product_of_several_steps(library: Library, dtype: torch.dtype) 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_rows_of_real_width(library: Library, dtype: torch.dtype) -> None:
-    """Several turns of a block, with what is left of eight, at an address for eight numbers and not."""
-    for width in (3584, 4101):
+    """Several turns of a block, with what is left of eight (float32), at an address for eight numbers and not."""
+    for width in (3584, 4100, 4101):
         x, more, weight = torch.randn(2, width).to(dtype), torch.randn(2, width).to(dtype), torch.randn(width)
         for late in (True, False):
             assert compare("rms_norm", (x, weight, 1e-6, 1.0, late))
@@ -136,6 +136,14 @@ def test_rows_of_real_width(library: Library, dtype: torch.dtype) -> None:
         assert compare("silu_and_mul", (gate_up,))
         assert compare("gelu_and_mul", (gate_up, "none"))
         assert compare("gelu_and_mul", (gate_up, "tanh"))
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_a_norm_is_rounded_where_its_model_rounds(library: Library, late: bool) -> None:
+    """Before the weight or after: nearly all bits are the reference's."""
+    arguments = (torch.randn(2, 1024).bfloat16(), torch.randn(1024), 1e-6, 1.0, late)
+    one, other = (b.IMPLEMENTATIONS["rms_norm"].run(*arguments) for b in (backend, reference))
+    assert (one == other).float().mean() > 0.99
 
 
 def test_an_activation_of_every_half(library: Library) -> None:
