@@ -1,4 +1,4 @@
-"""What the server's tests share: pictures as data URIs, requests, events read back, an application that really listens."""
+"""What the server's tests share: pictures as data URIs, requests, events read back, an application that listens."""
 
 from __future__ import annotations
 

@@ -25,6 +25,7 @@ from mmswap.server.engine import READY, UNLOADED, Engine, Load
 from mmswap.server.events import card_events
 from mmswap.server.facts import Facts
 from mmswap.server.fetch import Fetcher
+from mmswap.server.grammar import Grammars
 from mmswap.server.guard import Guard
 from mmswap.server.metrics import CONTENT_TYPE, Metrics
 from mmswap.server.page import mount_page
@@ -77,6 +78,12 @@ def create_app(config: ServerConfig, load: Load, *, fetch: Fetch | None = None) 
 def _add_answers(app: FastAPI, engine: Engine, config: ServerConfig, limits: PictureLimits) -> None:
     name = config.name or ALIAS
     decoders = anyio.CapacityLimiter(DECODERS)
+    grammars: list[Grammars] = []
+
+    def grammars_of(facts: Facts) -> Grammars:
+        if not grammars:
+            grammars.append(Grammars(facts))
+        return grammars[0]
 
     async def respond(
         request: Request, wish: Sampled, ask: Callable[[Facts], Asked], kind: type[Reply], logprobs: bool
@@ -89,7 +96,9 @@ def _add_answers(app: FastAPI, engine: Engine, config: ServerConfig, limits: Pic
             asked = await anyio.to_thread.run_sync(ask, facts, limiter=decoders)
             work = asked.work(_owner(request, wish))
             usage = bool(wish.stream_options and wish.stream_options.include_usage)
-            reply = kind(name, facts.spelling, each=wish.n or 1, usage_asked=usage, logprobs=logprobs)
+            reply = kind(
+                name, facts.spelling, each=wish.n or 1, usage_asked=usage, logprobs=logprobs, calls=asked.calls
+            )
             return await answer(request, work, reply, engine, stream=bool(wish.stream))
         except Exception as error:
             raise refusal_of(error) from None
@@ -97,7 +106,11 @@ def _add_answers(app: FastAPI, engine: Engine, config: ServerConfig, limits: Pic
     @app.post(CHAT, summary="Answer a chat")
     async def chat(request: Request) -> Response:
         wish = read(ChatRequest, await read_object(request, config.max_body))
-        return await respond(request, wish, lambda facts: ask_chat(wish, facts, limits), ChatReply, bool(wish.logprobs))
+
+        def ask(facts: Facts) -> Asked:
+            return ask_chat(wish, facts, limits, grammars_of(facts))
+
+        return await respond(request, wish, ask, ChatReply, bool(wish.logprobs))
 
     @app.post(COMPLETIONS, summary="Go on with a text")
     async def completions(request: Request) -> Response:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from mmswap.chat import Prompt
 from mmswap.config import SamplingConfig
 from mmswap.server.facts import Facts
+from mmswap.server.forms import check_calls, form_of
+from mmswap.server.grammar import Grammars
 from mmswap.server.messages import AssistantMessage, ImagePart, TextPart, ToolMessage
 from mmswap.server.pictures import Fetch, open_picture
 from mmswap.server.refusal import Refusal
@@ -33,6 +35,7 @@ class Asked:
     nbytes: int = 0
     template: Mapping[str, Any] = field(default_factory=dict)
     constraint: Callable[[], Constraint] | None = None
+    calls: bool = False  # tools may be called in the answers
 
     def work(self, owner: str) -> Work:
         return Work(owner, self.parts, self.nbytes, self.template, self.constraint)
@@ -46,7 +49,7 @@ class PictureLimits:
     fetch: Fetch | None = None
 
 
-def ask_chat(request: ChatRequest, facts: Facts, limits: PictureLimits) -> Asked:
+def ask_chat(request: ChatRequest, facts: Facts, limits: PictureLimits, grammars: Grammars) -> Asked:
     """The work of a chat request. Decodes its pictures, so not for the event loop.
 
     Raises:
@@ -54,15 +57,17 @@ def ask_chat(request: ChatRequest, facts: Facts, limits: PictureLimits) -> Asked
     """
     _check_streaming(request)
     opener = _Opener(facts, limits)
+    check_calls(request, facts)
     messages = [_message(message, number, opener) for number, message in enumerate(request.messages)]
     if request.top_logprobs is not None and not request.logprobs:
         raise Refusal(400, "top_logprobs goes with logprobs: true.", param="top_logprobs", code="invalid_value")
-    _neutral(request)
     logprobs = (request.top_logprobs or 0) if request.logprobs else None
     given = [limit for limit in (request.max_tokens, request.max_completion_tokens) if limit is not None]
     sampling = _sampling(request, facts, min(given, default=None), logprobs)
+    form = form_of(request, facts, grammars)
+    sampling = replace(sampling, stop=(*sampling.stop, *form.stop))
     parts = tuple(Part(messages, _numbered(sampling, number)) for number in range(request.n or 1))
-    return Asked(parts, opener.nbytes, _template(request, facts))
+    return Asked(parts, opener.nbytes, {**_template(request, facts), **form.template}, form.constraint, form.calls)
 
 
 def ask_completion(request: CompletionRequest, facts: Facts) -> Asked:
@@ -192,11 +197,3 @@ def _template(request: ChatRequest, facts: Facts) -> dict[str, Any]:
                 400, f"{place} must be a number, a switch or a plain text.", param=place, code="invalid_value"
             )
     return dict(given)
-
-
-def _neutral(request: ChatRequest) -> None:
-    """What is not there yet is refused."""
-    if request.tools or request.tool_choice not in (None, "none", "auto"):
-        raise Refusal(400, "Tools are not supported.", param="tools", code="unsupported")
-    if request.response_format is not None and request.response_format.type != "text":
-        raise Refusal(400, "Only response_format text is supported.", param="response_format", code="unsupported")

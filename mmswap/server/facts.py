@@ -57,7 +57,7 @@ class Facts:
             decode_limit=runtime.config.image.decode_limit,
             variables=_variables(runtime.processor.template),
             tools="mmswap_probe" in shown,
-            tool_call="<tool_call>" in shown,
+            tool_call="<tool_call>" in shown and "<function=" not in shown,
             tokenizer=runtime.processor.tokenizer,
             spelling=Spelling(runtime.processor.tokenizer),
             dangerous=runtime.processor.dangerous,

@@ -8,9 +8,11 @@ from __future__ import annotations
 import math
 import secrets
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from mmswap.server.calls import Call, Calls
 from mmswap.server.work import Ended, Piece
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ class Reply:
 
     Args:
         name: of the model. spelling: of its tokens.
-        each: answers to each prompt.
+        each: answers to each prompt. calls: tool calls in the answers are taken out of their texts.
         usage_asked: whether a stream ends with a chunk of usage; the others then say `usage: null`.
     """
 
@@ -35,11 +37,19 @@ class Reply:
     chunk_kind = ""
 
     def __init__(
-        self, name: str, spelling: Spelling, *, each: int = 1, usage_asked: bool = False, logprobs: bool = False
+        self,
+        name: str,
+        spelling: Spelling,
+        *,
+        each: int = 1,
+        usage_asked: bool = False,
+        logprobs: bool = False,
+        calls: bool = False,
     ) -> None:
         self._spelling, self._each = spelling, each
         self._usage_asked, self._logprobs = usage_asked, logprobs
         self._offsets: dict[int, int] = {}
+        self._calls: defaultdict[int, Calls] | None = defaultdict(Calls) if calls else None
         self._head = {"id": f"{self.prefix}-{secrets.token_hex(12)}", "created": int(time.time()), "model": name}
 
     def opening(self, index: int) -> list[dict[str, Any]]:
@@ -87,6 +97,33 @@ class ChatReply(Reply):
     def opening(self, index: int) -> list[dict[str, Any]]:
         return [self._chunk(self._delta(index, {"role": "assistant", "content": ""}))]
 
+    def pieces(self, piece: Piece) -> list[dict[str, Any]]:
+        if self._calls is None:
+            return super().pieces(piece)
+        calls = self._calls[piece.index]
+        return self._found(piece.index, calls.count, calls.push(piece.text), piece.tokens)
+
+    def ends(self, ended: Ended) -> list[dict[str, Any]]:
+        if self._calls is None:
+            return super().ends(ended)
+        calls = self._calls[ended.index]
+        chunks = self._found(ended.index, calls.count, calls.flush(), ())
+        last = super().ends(ended)
+        last[-1]["choices"][0]["finish_reason"] = _reason(ended.answer, calls.count)
+        return [*chunks, *last]
+
+    def _found(
+        self, index: int, count: int, found: Sequence[str | Call], tokens: Sequence[Token]
+    ) -> list[dict[str, Any]]:
+        """Chunks of texts and calls; logprobs go with the first of them."""
+        chunks = []
+        for one in found or ([""] if self._logprobs and tokens else []):
+            delta: dict[str, Any] = {"content": one} if isinstance(one, str) else {"tool_calls": [_call(one, count)]}
+            count += isinstance(one, Call)
+            chunks.append(self._chunk(self._delta(index, delta, tokens)))
+            tokens = ()
+        return chunks
+
     def _choice(self, index: int, text: str, tokens: Sequence[Token]) -> dict[str, Any]:
         return self._delta(index, {"content": text} if text else {}, tokens)
 
@@ -94,9 +131,18 @@ class ChatReply(Reply):
         return {"index": index, "delta": delta, "logprobs": self._listed(tokens), "finish_reason": None}
 
     def _whole_choice(self, index: int, answer: Answer, tokens: Sequence[Token]) -> dict[str, Any]:
-        message = {"role": "assistant", "content": answer.text, "refusal": None}
+        message: dict[str, Any] = {"role": "assistant", "content": answer.text, "refusal": None}
+        reason = answer.finish_reason
+        if self._calls is not None:
+            calls = Calls()
+            found = [*calls.push(answer.text), *calls.flush()]
+            reason = _reason(answer, calls.count)
+            message["content"] = "".join(one for one in found if isinstance(one, str)) or None
+            if calls.count:
+                made = (one for one in found if isinstance(one, Call))
+                message["tool_calls"] = [_call(one, None) for one in made]
         listed = self._listed(tokens) or ({"content": [], "refusal": None} if self._logprobs else None)
-        return {"index": index, "message": message, "logprobs": listed, "finish_reason": answer.finish_reason}
+        return {"index": index, "message": message, "logprobs": listed, "finish_reason": reason}
 
     def _listed(self, tokens: Sequence[Token]) -> dict[str, Any] | None:
         if not self._logprobs or not tokens:
@@ -143,6 +189,17 @@ class CompletionReply(Reply):
 
     def _top(self, top: Sequence[tuple[int, float]]) -> dict[str, float]:
         return {self._spelling.bytes_of(one).decode("utf-8", "replace"): finite(value) for one, value in top}
+
+
+def _call(call: Call, number: int | None) -> dict[str, Any]:
+    """A call in a message; in a chunk with its number."""
+    function = {"name": call.name, "arguments": call.arguments}
+    made = {"id": call.id, "type": "function", "function": function}
+    return made if number is None else {"index": number, **made}
+
+
+def _reason(answer: Answer, calls: int) -> str:
+    return "tool_calls" if calls and answer.finish_reason == "stop" else answer.finish_reason
 
 
 def usage_of(answers: Sequence[Answer], each: int = 1) -> dict[str, Any]:

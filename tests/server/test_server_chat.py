@@ -108,7 +108,7 @@ def test_logprobs_are_there_for_each_token_streamed_or_not(client: Any) -> None:
     answer = strictly(client.post(CHAT, json=body).text)["choices"][0]
     listed = answer["logprobs"]["content"]
     assert "".join(entry["token"] for entry in listed) == answer["message"]["content"]
-    assert bytes(sum((entry["bytes"] for entry in listed), [])).decode() == answer["message"]["content"]
+    assert b"".join(bytes(entry["bytes"]) for entry in listed).decode() == answer["message"]["content"]
     assert all(len(entry["top_logprobs"]) == 5 and entry["logprob"] <= 0 for entry in listed)
     chunks = chunks_of(client.post(CHAT, json={**body, "stream": True}).text)
     streamed = [

@@ -194,6 +194,6 @@ def test_the_picture_of_the_card_moves(port: int) -> None:
         )
         busy.start()
         lines = (line for line in events if line.startswith(b"data: "))
-        seen = next(one for one in map(lambda line: json.loads(line[6:]), lines) if one["queue"]["running"])
+        seen = next(one for line in lines if (one := json.loads(line[6:]))["queue"]["running"])
         assert seen["card"]["name"] == first["card"]["name"]
         busy.join()

@@ -120,7 +120,7 @@ GOOD = {
     "an empty system text": says(messages=[{"role": "system", "content": ""}, {"role": "user", "content": "hi"}]),
     "a developer": says(messages=[{"role": "developer", "content": "x"}, {"role": "user", "content": "hi"}]),
     "an answer without content": says(
-        messages=[{"role": "user", "content": "a"}, {"role": "assistant", "content": None}, {"role": "user", "content": "b"}]
+        messages=[{"role": role, "content": said} for role, said in (("user", "a"), ("assistant", None), ("user", "b"))]
     ),
     "NUL in a text": says("a\0b"),
     "every switch as it is anyway": says(

@@ -34,8 +34,8 @@ export class Chat {
     const blobs = await Promise.all(kept.turns.map((turn) => this.blobs(turn)));
     this.kept = kept;
     this.turns.clear();
+    for (const turn of kept.turns) if (turn.state === "running") await this.mend(turn, kept);
     kept.turns.forEach((turn, number) => {
-      if (turn.state === "running") turn.state = "cut";
       if (turn.role === "user") this.turns.question(turn, blobs[number]);
       else this.turns.answer(turn);
     });
@@ -166,6 +166,20 @@ export class Chat {
 
   blobs(turn) {
     return Promise.all((turn.pictures ?? []).map(async ({ key }) => (await this.store.picture(key)) ?? null));
+  }
+
+  // The page is about to go: a database would come too late.
+  hurry() {
+    if (this.running) this.store.hurry(this.kept.id, this.last.text);
+  }
+
+  // An answer whose page went away is kept as far as it came; one that another page is writing stays that page's.
+  async mend(turn, kept) {
+    const rest = this.store.hurried(kept.id);
+    turn.state = "cut";
+    if (!rest?.startsWith(turn.text)) return;
+    turn.text = rest;
+    await this.store.keep(kept);
   }
 
   async keep(kept = this.kept) {

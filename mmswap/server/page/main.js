@@ -23,7 +23,7 @@ const at = (id) => document.getElementById(id);
 const question = at("question");
 const scroll = at("scroll");
 
-const store = new Store(notice);
+const store = new Store(lose);
 const settings = new Settings(at("settings"), reconnect);
 const picked = new Picked(at("picked"), view, ready);
 const turns = new Turns(at("turns"), { again: () => chat.again(), edit, view, grown: follow, settings: () => settings.open("key") });
@@ -127,9 +127,17 @@ function view(address, name) {
   at("viewer").showModal();
 }
 
+let lasting = ""; // what stays true whatever is asked
+
 function notice(sentence) {
-  at("notice").textContent = sentence;
-  at("notice").hidden = !sentence;
+  const shown = sentence || lasting;
+  if (at("notice").textContent !== shown) at("notice").textContent = shown;
+  at("notice").hidden = !shown;
+}
+
+function lose(sentence) {
+  lasting = sentence;
+  notice("");
 }
 
 // -- the end of the conversation stays in sight, unless somebody reads above
@@ -208,6 +216,7 @@ async function resume() {
   if (id) await open(id);
 }
 
+addEventListener("pagehide", () => chat.hurry());
 store.listen((id) => {
   if (id === chat.kept.id && !chat.running) open(id);
 });

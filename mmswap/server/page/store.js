@@ -5,6 +5,7 @@
 
 const CHATS = "chats";
 const PICTURES = "pictures";
+const HURRIED = "mmswap.hurried";
 
 export function newId() {
   return Array.from(crypto.getRandomValues(new Uint8Array(12)), (byte) => byte.toString(16).padStart(2, "0")).join("");
@@ -57,6 +58,27 @@ export class Store {
     for (const turn of chat.turns) await this.forget(turn);
     await this.drop(CHATS, chat.id);
     this.others?.postMessage(chat.id);
+  }
+
+  // The text of an answer whose page goes away before the database could take it.
+  hurry(id, text) {
+    try {
+      localStorage.setItem(HURRIED, JSON.stringify({ id, text }));
+    } catch {
+      // then it is as it was kept last
+    }
+  }
+
+  // That text, once.
+  hurried(id) {
+    try {
+      const left = JSON.parse(localStorage.getItem(HURRIED));
+      if (left?.id !== id) return null;
+      localStorage.removeItem(HURRIED);
+      return left.text;
+    } catch {
+      return null;
+    }
   }
 
   async all() {

@@ -244,36 +244,3 @@ def test_settings_reach_the_server_and_survive_a_reload(page: Browser, opened: O
         "stream": True,
         "stream_options": {"include_usage": True},
     }
-
-
-def test_chats_are_listed_opened_and_deleted_with_their_pictures(page: Browser, opened: Open, small: Runtime) -> None:
-    opened(Scripted(small))
-    page.find("#files").type(str(STAR))
-    ask(page, "The first chat.")
-    ended(page)
-    page.find("#new").click()
-    assert page.all("#turns li") == []
-    ask(page, "The second chat.")
-    ended(page)
-    page.find("#open-chats").click()
-    until(lambda: len(page.all("#chat-list .title")) == 2, "the list")
-    assert [one.text for one in page.all("#chat-list .title")] == ["The second chat.", "The first chat."]
-    page.picture("chats")
-    page.all("#chat-list .title")[1].click()
-    until(lambda: page.all(".question .preview"), "the first chat")
-    page.find("#open-chats").click()
-    kept = """
-        return new Promise((resolve) => {
-          const asked = indexedDB.open("mmswap", 1);
-          asked.onsuccess = () => {
-            const store = asked.result.transaction("pictures").objectStore("pictures").count();
-            store.onsuccess = () => resolve(store.result);
-          };
-        });
-    """
-    assert page.run(kept) == 1
-    page.find("[aria-label='Delete The first chat.']").click()
-    until(lambda: len(page.all("#chat-list .title")) == 1, "it to go")
-    assert page.run(kept) == 0
-    assert page.all("#turns li") == []
-    page.press("escape")
