@@ -45,7 +45,8 @@ class State:
         self.ropes: list[Pair] = []
         self.own = direct and isinstance(cache, KvCache) and not cache.kept
         self._ahead = 0
-        self._runs: dict[tuple[str, int], Any] = {}
+        self._runs: dict[int, tuple[Any, Any]] = {}
+        self._looks: dict[int, Any] = {}
 
     def put(self, *tokens: int) -> None:
         """Take the next token of each row in: room is made for it, and its numbers are written to the card."""
@@ -67,27 +68,43 @@ class State:
             keys, values = held.update(k, v)
             if 0 < layer.window < keys.shape[2]:  # a cache that does not forget
                 keys, values = keys[:, :, -layer.window :], values[:, :, -layer.window :]
-            return self._look(layer, (q, keys, values), None, None)
+            look = self._looks.get(layer.index)
+            if look is None:
+                look = self._looks[layer.index] = self._bound_look(layer, q, keys, values, None, None)
+            seen: Tensor = look(
+                q, keys, values, self.length, layer.scale, layer.soft_cap, None, None, layer.sinks, None
+            )
+            return seen
         if held.store is None:
             held.lazy_initialization(k, v)
         store = held.store
-        put = (k, v, store.keys, store.values, self.start, store.k_offset, store.k_scale, store.v_scale)
-        self._chosen("kv_store", layer.index, put)(*put)
-        return self._look(layer, (q, store.keys, store.values), store.k_scale, store.v_scale)
-
-    def _look(
-        self, layer: Attention, what: tuple[Tensor, ...], k_scale: Tensor | None, v_scale: Tensor | None
-    ) -> Tensor:
-        given = (*what, self.length, layer.scale, layer.soft_cap, k_scale, v_scale, layer.sinks, None)
-        found: Tensor = self._chosen("decode_attention", layer.index, given)(*given)
+        runs = self._runs.get(layer.index)
+        if runs is None:
+            runs = self._runs[layer.index] = self._bound(layer, store, q, k, v)
+        runs[0](k, v, store.keys, store.values, self.start, store.k_offset, store.k_scale, store.v_scale)
+        found: Tensor = runs[1](
+            q,
+            store.keys,
+            store.values,
+            self.length,
+            layer.scale,
+            layer.soft_cap,
+            store.k_scale,
+            store.v_scale,
+            layer.sinks,
+            None,
+        )
         return found
 
-    def _chosen(self, op: str, index: int, given: tuple[Any, ...]) -> Any:
-        """The op, chosen once for each layer."""
-        run = self._runs.get((op, index))
-        if run is None:
-            run = self._runs[op, index] = bind(op, *given)
-        return run
+    def _bound(self, layer: Attention, store: Any, q: Tensor, k: Tensor, v: Tensor) -> tuple[Any, Any]:
+        """The two ops of a layer, chosen once."""
+        scales = (store.k_scale, store.v_scale)
+        put = bind("kv_store", k, v, store.keys, store.values, self.start, store.k_offset, *scales)
+        return put, self._bound_look(layer, q, store.keys, store.values, *scales)
+
+    def _bound_look(self, layer: Attention, q: Tensor, keys: Tensor, values: Tensor, *scales: Tensor | None) -> Any:
+        numbers = (layer.scale, layer.soft_cap)
+        return bind("decode_attention", q, keys, values, self.length, *numbers, *scales, layer.sinks, None)
 
     def addresses(self) -> tuple[int, ...]:
         """Where everything lies that a captured step finds by its address; empty while the cache has no slots."""

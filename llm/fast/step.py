@@ -60,14 +60,15 @@ class LeanStep:
     ) -> None:
         self._embeddings, self._scale = embeddings, scale
         self._ropes, self.blocks = ropes, blocks
-        self._norm, self._head, self._tail = norm, head, tail
+        self._head, self._tail = head, tail
         self._modules = modules
         self.opaque = sorted({why for block in blocks if (why := getattr(block.body, "why", None))})
         self.noting, self.seen_at = ropes.noting, ropes.seen_at
         table: Any = embeddings.weight
         self._control = torch.zeros(4, dtype=torch.int32, device=table.device)
         self._layers = sum(not isinstance(block.body, (Gated, Opaque)) for block in blocks)
-        self._joins = [block.pre for block in blocks[1:]] + [norm]
+        joins = [*(block.pre for block in blocks[1:]), norm]
+        self._chain = [(block.body, block.post, join) for block, join in zip(blocks, joins)]
 
     def describe(self) -> str:
         """One sentence for `--explain`."""
@@ -112,10 +113,10 @@ class LeanStep:
         state.ropes = self._ropes.at(x, state.at)
         first = self.blocks[0].pre
         h = x if first is None else first(x)
-        for block, norm in zip(self.blocks, self._joins):
-            y = block.body(h, state)
-            if block.post is not None:
-                y = block.post(y)
+        for body, post, norm in self._chain:
+            y = body(h, state)
+            if post is not None:
+                y = post(y)
             if norm is None:
                 h = x = x + y
             else:
