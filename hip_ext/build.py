@@ -22,6 +22,7 @@ from mmswap.errors import KernelError, told
 from mmswap.hip_ext import compiler, folders
 from mmswap.hip_ext.arch import base_name, hip_arch
 from mmswap.hip_ext.compiler import PRODUCT, Plan
+from mmswap.hip_ext.interface import FUNCTIONS
 from mmswap.hip_ext.recipe import Target, source_files
 from mmswap.hip_ext.surroundings import ProgramFailed, Surroundings
 
@@ -50,9 +51,12 @@ def build(target: Target, here: Surroundings, into: Path) -> Path:
     try:
         _compile(plan, here, scratch)
         made = scratch / PRODUCT
-        if not made.is_file() or not made.stat().st_size:
-            raise KernelError(f"the compiler ended well and wrote nothing; {_kept(here, scratch)}")
-        keep(made.read_bytes(), product)
+        binary = made.read_bytes() if made.is_file() else b""
+        lacking = [name for name in FUNCTIONS if name.encode("ascii") not in binary]
+        if lacking:
+            what = f"a library without {lacking[0]}" if binary else "nothing"
+            raise KernelError(f"the compiler ended well and wrote {what}; {_kept(here, scratch)}")
+        keep(binary, product)
     finally:
         if here.variable(folders.BUILD_CLEAN) != "0":
             shutil.rmtree(scratch, ignore_errors=True)

@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-_RECORDER = """import json, os, sys
+_RECORDER = """import json, os, re, sys
 folder = os.path.dirname(os.path.abspath(__file__))
 path = os.path.join(folder, sys.argv[1] + ".json")
 old = json.load(open(path, encoding="utf-8")) if os.path.exists(path) else []
@@ -27,7 +27,11 @@ elif os.path.exists(os.path.join(folder, sys.argv[1] + ".fails")):
     print("1 error generated", file=sys.stderr)
     sys.exit(1)
 elif "-o" in sys.argv and not os.path.exists(os.path.join(folder, sys.argv[1] + ".writes nothing")):
-    open(sys.argv[sys.argv.index("-o") + 1], "wb").write(b"made by " + sys.argv[1].encode())
+    header = open("mmswap_hip.h", encoding="utf-8").read()
+    if os.path.exists(os.path.join(folder, sys.argv[1] + ".forgets")):
+        header = header.replace("mms_rms_norm", "")
+    launchers = " ".join(re.findall(r"mms_\\w+", header))
+    open(sys.argv[sys.argv.index("-o") + 1], "wb").write(f"made by {sys.argv[1]}: {launchers}".encode())
 """
 
 

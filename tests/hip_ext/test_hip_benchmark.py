@@ -1,4 +1,4 @@
-"""benchmarks/kernels.py runs without a card, says where, and tells wrong results."""
+"""benchmarks/native_kernels.py runs without a card, says where, and tells wrong results."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ CPU = torch.device("cpu")
 def kernels(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The script as a module, in a hurry."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    monkeypatch.delitem(sys.modules, "kernels", raising=False)
-    import kernels as script
-    import kernels_cases
+    monkeypatch.delitem(sys.modules, "native_kernels", raising=False)
+    import native_kernels as script
+    import native_cases
 
-    monkeypatch.setattr(kernels_cases, "SLOTS", 128)
-    monkeypatch.setattr(kernels_cases, "HELD", 100)
+    monkeypatch.setattr(native_cases, "SLOTS", 128)
+    monkeypatch.setattr(native_cases, "HELD", 100)
     monkeypatch.setattr(script, "copy_rate", lambda device: SimpleNamespace(p50=1e10))
     monkeypatch.setattr(script, "SECONDS", 0.0)
     monkeypatch.setattr(script, "COLD", {"cpu": 1})
@@ -41,7 +41,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Any:
 def measured(kernels: Any, monkeypatch: pytest.MonkeyPatch, folder: Path) -> tuple[int, list[dict[str, str]]]:
     out = folder / "rows.csv"
     words = [
-        "kernels.py",
+        "native_kernels.py",
         "--device",
         "cpu",
         "--dtypes",

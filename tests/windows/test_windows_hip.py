@@ -58,7 +58,7 @@ def test_a_build_runs_through_bat_files_below_spaces_and_odd_letters(sdk: FakeSd
     vcvars.write_bytes(b"@set LIB=C:\\kits\\lib of all\r\n@set INCLUDE=x\r\n@echo a banner\r\n")
     assert msvc(here(sdk, vcvars)).source == "VCVARS64"
     product = build(TARGET, here(sdk, vcvars), tmp_path / ODD)
-    assert product.read_bytes() == b"made by hipcc"
+    assert product.read_bytes().startswith(b"made by hipcc")
     call = sdk.compiled("hipcc")
     assert f"--rocm-path={sdk.folder}" in call["words"]
     assert "-shared" in call["words"]
