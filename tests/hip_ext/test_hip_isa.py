@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from isa import Kernel, read
-from native import CARDS, CSRC, assembly, shared_folder
+from native import CARDS, CLANG, CSRC, assembly, compiled, shared_folder
 
 FAMILIES = {"w4_gemv": 22, "w4_gemm": 4, "linear": 4, "attention": 15}
 ALONE = ("act", "norm", "rotary", "take", "gptq", "kv", "join")
@@ -78,6 +78,14 @@ def test_the_gemm_uses_matrix_units_where_there_are_some(kernels: tuple[str, dic
         if name.startswith("mms_k_w4_gemm_"):
             kind = "v_wmma_f32_16x16x16_bf16" if "bf16" in name else "v_wmma_f32_16x16x16_f16"
             assert kernel.has(kind) == (0 if card not in WMMA else 16 if "bf16" in name else 8), f"{card} {name}"
+
+
+def test_a_runtime_compiler_needs_no_header(tmp_path: Path) -> None:
+    """As hiprtc sees it: kernels alone, no system headers."""
+    if shutil.which(CLANG) is None:
+        pytest.skip(f"there is no {CLANG}")
+    words = [CLANG, "-x", "hip", "--offload-arch=gfx1030", "--cuda-device-only", "-nogpuinc", "-nogpulib", "-nostdinc"]
+    compiled([*words, "-std=c++17", "-DMMS_RTC", "-fsyntax-only", str(CSRC / "kernels.h")])
 
 
 def test_nvcc_compiles_the_same_source(tmp_path: Path) -> None:
