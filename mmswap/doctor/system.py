@@ -169,7 +169,7 @@ def required() -> list[tuple[str, str]]:
     try:
         lines: Iterable[str] = metadata.requires("mmswap") or ()
     except metadata.PackageNotFoundError:
-        lines = ("transformers>=5.4",)
+        lines = ("transformers>=5.24",)
     matches = (re.fullmatch(r"([\w.-]+)\s*>=\s*([\d.]+)", line) for line in lines if "extra ==" not in line)
     return [(match[1], match[2]) for match in matches if match]
 

@@ -1,7 +1,7 @@
 """How much of a card's memory bandwidth each op of a decode step reaches, by every backend that is there, and by torch.
 
-    python benchmarks/kernels.py                     # the first card, or the processor; rows go to kernels_DEVICE.csv
-    python benchmarks/kernels.py --device cpu        # a tiny model: whether it runs; --models 0.5B for figures
+    python benchmarks/native_kernels.py                     # the first card, or the processor; rows go to kernels_DEVICE.csv
+    python benchmarks/native_kernels.py --device cpu        # a tiny model: whether it runs; --models 0.5B for figures
 
 `gbs`: bytes that a call must move once, over the middle of its times; `share`: of what a plain copy moves here.
 Each call has arguments of its own, more of them than a cache holds. On a card the calls are captured in one graph, so
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from kernels_cases import MODELS, Case, cases
+from native_cases import MODELS, Case, cases
 from torch import Tensor
 
 from mmswap.bench.machine import Machine, copy_rate, wait
