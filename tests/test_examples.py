@@ -21,6 +21,12 @@ def test_every_script_is_tried() -> None:
     assert {path.name for path in EXAMPLES.glob("*.py")} == set(SCRIPTS)
 
 
+def test_no_script_hides_a_package_that_a_library_looks_for() -> None:
+    """A script's folder comes first on the path; benchmarks/kernels.py was taken for the package by transformers."""
+    scripts = [path.stem for folder in ("examples", "benchmarks") for path in (EXAMPLES.parent / folder).glob("*.py")]
+    assert not {"kernels", "accelerate", "gguf", "flash_attn", "statistics"} & set(scripts)
+
+
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_the_script_runs(name: str) -> None:
     words, says = SCRIPTS[name]
