@@ -31,10 +31,10 @@ export class Chat {
     this.leave();
     const kept = await this.store.chat(id);
     if (!kept) return false;
+    for (const turn of kept.turns) if (turn.state === "running") await this.mend(turn, kept);
     const blobs = await Promise.all(kept.turns.map((turn) => this.blobs(turn)));
     this.kept = kept;
     this.turns.clear();
-    for (const turn of kept.turns) if (turn.state === "running") await this.mend(turn, kept);
     kept.turns.forEach((turn, number) => {
       if (turn.role === "user") this.turns.question(turn, blobs[number]);
       else this.turns.answer(turn);

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from browser import Browser, until
 from paging import PICTURES, STAR, Open, ask, ended
+from PIL import Image
 from scripted import Gate, Scripted
 from serving import listening
 
@@ -49,7 +50,13 @@ def test_a_dropped_picture_is_answered_and_a_reload_keeps_it(page: Browser, open
     assert "70 tokens, 55 of them kept from the turn before" in page.find(".answer:last-child dl").text
 
 
-def test_the_window_opens_in_the_picture_of_the_card(page: Browser, opened: Open, small: Runtime) -> None:
+def test_the_window_opens_in_the_picture_of_the_card(
+    page: Browser, opened: Open, small: Runtime, tmp_path: Path
+) -> None:
+    with Image.open(STAR) as star:
+        changed = star.convert("RGB")
+    changed.putpixel((0, 0), (0, 0, 1))  # a picture that was not encoded before
+    changed.save(tmp_path / STAR.name)
     opened(small)
     until(lambda: page.all("#plan.known"), "the card")
     before = page.find("#plan").text, page.run("return document.querySelector('#plan').getAttribute('aria-label')")
@@ -63,7 +70,7 @@ def test_the_window_opens_in_the_picture_of_the_card(page: Browser, opened: Open
         const look = () => seen.push(`${plan.classList.contains("open")} ${plan.getAttribute("aria-label")}`);
         new MutationObserver(look).observe(plan, {attributes: true});
     """)
-    page.find("#files").type(str(STAR))
+    page.find("#files").type(str(tmp_path / STAR.name))
     ask(page, "What colour is the star?")
     assert ended(page, 2) == "yellow"
     until(lambda: any("true" in one and "lent to the encoder" in one for one in page.run("return seen")), "the window")
