@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,9 +24,11 @@ from mmswap.llm.kv.cache import KvCache
 from mmswap.llm.kv.caching import Caching
 from mmswap.llm.kv.prefix import Kept, Key, within_pictures
 from mmswap.llm.parts import find_parts
-from mmswap.llm.prefill import Chunking, chunked, seen_ahead
+from mmswap.llm.prefill import chunked, seen_ahead
 from mmswap.llm.request import Prepared, RequestState, first_inputs, later_inputs, next_inputs, prepare
 from mmswap.llm.sampling import Chosen, Constraint, Sampler
+from mmswap.llm.statistics import Statistics
+from mmswap.llm.stopping import Stopped, never, stopping
 
 Replay = Callable[[], AbstractContextManager[None]]
 
@@ -37,29 +39,6 @@ class Token:
 
     id: int
     chosen: Chosen | None = None
-
-
-@dataclass(slots=True)
-class Statistics:
-    """What the request took so far: tokens and seconds of both phases, and how the prompt was divided and why."""
-
-    prefill_tokens: int = 0
-    prefill_seconds: float = 0.0
-    decode_tokens: int = 0
-    decode_seconds: float = 0.0
-    chunking: Chunking = field(default_factory=Chunking)
-    reused_tokens: int = 0
-
-    @property
-    def prefill_rate(self) -> float | None:
-        """Tokens a second that were really read, or None before there is anything to divide."""
-        return (self.prefill_tokens - self.reused_tokens) / self.prefill_seconds if self.prefill_seconds > 0 else None
-
-    @property
-    def decode_rate(self) -> float | None:
-        """Tokens a second. The first token is the prefill's, hence one less."""
-        steps = self.decode_tokens - 1
-        return steps / self.decode_seconds if steps > 0 and self.decode_seconds > 0 else None
 
 
 class Generation(Iterator[Token]):
@@ -117,7 +96,7 @@ def generate(
         prefill_chunk: most tokens of one prefill pass.
         context: tokens that prompt and answer may hold together.
         replay: makes the context manager in which the model finds its image features (`Tower.replay`).
-        should_stop: asked before every step; True ends the answer.
+        should_stop: asked before every step, and before every layer of the prompt's; True ends the answer.
         decoding: how tokens after the prompt are computed (`open_decoding`); as it is, by the model's own forward.
         caching: how keys and values are kept; without it, in transformers' own cache.
         key: of the prompt, if its keys and values are to be kept for the next one: `Generation.kept`, at the end.
@@ -138,8 +117,10 @@ def generate(
 
     def steps(run: Generation) -> Iterator[Token]:
         try:
-            yield from _loop(run, request, sampler, end_ids, room, should_stop or (lambda: False))
+            yield from _loop(run, request, sampler, end_ids, room, should_stop or never)
             run.kept = request.left()
+        except Stopped:
+            run.finish_reason = "cancelled"
         except GeneratorExit:  # whoever reads has read enough; what went through the model is whole
             run.kept = request.left()
             raise
@@ -165,7 +146,9 @@ def _loop(
             return
         begun = time.perf_counter()
         if token < 0:
-            token = sampler.next(request.prefill(statistics))
+            with stopping(request.layers, should_stop):
+                logits = request.prefill(statistics)
+            token = sampler.next(logits)
             statistics.prefill_seconds = time.perf_counter() - begun
             run.cache = request.cache
         else:
@@ -199,6 +182,7 @@ class _Request:
         self._step = decoding.step
         self._running: State | None = None
         self._state = RequestState(model)
+        self.layers = find_parts(model).layers
         self._prepared: Prepared | None = None
         self._outputs: Any = None
         self.key: Key | None = None  # of this prompt, if it is to be kept

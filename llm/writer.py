@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from mmswap.llm.decode import Generation, Statistics, Token
+from mmswap.llm.decode import Generation, Token
+from mmswap.llm.statistics import Statistics
 from mmswap.llm.text import Detokenizer, StopFilter
 
 Room = Callable[[int], bool]

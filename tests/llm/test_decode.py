@@ -18,6 +18,7 @@ from mmswap.config import SamplingConfig
 from mmswap.errors import ContextOverflow, ModelError, NonFiniteLogits
 from mmswap.llm.decoding import Decoding
 from mmswap.llm.fast import LeanStep, Refused, open_lean
+from mmswap.llm.parts import find_parts
 
 PICTURE_ONLY = ("blip_2",)  # their own generate() refuses a prompt without one
 
@@ -195,9 +196,11 @@ def test_no_number_is_an_error_for_that_request_alone(value: float, places: slic
 def test_should_stop_and_close_end_early_and_drop_the_cache() -> None:
     model = families.shared("qwen2_vl")
     inputs = families.inputs("qwen2_vl", model)
-    count = iter(range(100))
-    stopped = start(model, inputs, should_stop=lambda: next(count) >= 3)
-    assert len(list(stopped)) == 3
+    given: list[int] = []
+    stopped = start(model, inputs, should_stop=lambda: len(given) >= 3)
+    for token in stopped:
+        given.append(token.id)
+    assert len(given) == 3
     assert stopped.finish_reason == "cancelled"
     closed = start(model, inputs)
     next(closed)
@@ -205,6 +208,21 @@ def test_should_stop_and_close_end_early_and_drop_the_cache() -> None:
     closed.close()
     assert list(closed) == []
     assert closed.finish_reason == "cancelled"
+
+
+@pytest.mark.parametrize("chunk", [16, 2048])
+def test_a_prompt_is_left_between_two_layers(chunk: int) -> None:
+    """A client that left was kept waiting for until its whole prompt had been read."""
+    model = families.shared("qwen2_vl")
+    inputs = families.inputs("qwen2_vl", model, text=40)
+    asked = itertools.count()
+    stopped = start(model, inputs, chunk, should_stop=lambda: next(asked) >= 2)
+    assert list(stopped) == []
+    assert stopped.finish_reason == "cancelled"
+    assert next(asked) == 3
+    assert stopped.kept is None
+    assert not any(layer._forward_pre_hooks for _, layer in find_parts(model).layers)
+    assert ours(model, inputs, chunk) == unpatched(model, inputs)
 
 
 @pytest.mark.parametrize("how", ["close", "exhaust", "fail"])
