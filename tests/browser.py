@@ -102,7 +102,9 @@ class Browser:
             WebDriverError: with what the driver said.
         """
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self._address + path, data, {"content-type": "application/json"}, method=method)
+        request = urllib.request.Request(
+            self._address + path, data, {"content-type": "application/json"}, method=method
+        )
         try:
             with urllib.request.urlopen(request, timeout=60) as response:
                 return json.load(response)["value"]
@@ -160,7 +162,9 @@ class Browser:
 
     def complaints(self) -> list[str]:
         """What the console holds of errors since it was last asked: of scripts, of the policy, of files not found."""
-        return [entry["message"] for entry in self.ask("POST", "/se/log", {"type": "browser"}) if entry["level"] == "SEVERE"]
+        return [
+            entry["message"] for entry in self.ask("POST", "/se/log", {"type": "browser"}) if entry["level"] == "SEVERE"
+        ]
 
 
 def until(look: Callable[[], Any], what: str, patience: float = PATIENCE) -> Any:
