@@ -1,7 +1,7 @@
 """How much of a card's memory bandwidth each op of a decode step reaches, by every backend that is there, and by torch.
 
-    python benchmarks/native_kernels.py                     # the first card, or the processor; rows go to kernels_DEVICE.csv
-    python benchmarks/native_kernels.py --device cpu        # a tiny model: whether it runs; --models 0.5B for figures
+    python benchmarks/native_kernels.py                # the first card, or the processor; to kernels_DEVICE.csv
+    python benchmarks/native_kernels.py --device cpu   # a tiny model: whether it runs; --models 0.5B for figures
 
 `gbs`: bytes that a call must move once, over the middle of its times; `share`: of what a plain copy moves here.
 Each call has arguments of its own, more of them than a cache holds. On a card the calls are captured in one graph, so

@@ -25,8 +25,8 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The script as a module, in a hurry."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     monkeypatch.delitem(sys.modules, "native_kernels", raising=False)
-    import native_kernels as script
     import native_cases
+    import native_kernels as script
 
     monkeypatch.setattr(native_cases, "SLOTS", 128)
     monkeypatch.setattr(native_cases, "HELD", 100)
