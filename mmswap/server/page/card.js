@@ -1,7 +1,7 @@
-// The picture of the card, from what the server tells at /events: who holds its memory, and the window that opens in the
-// weights while a picture is encoded. Draws and explains; asks for nothing.
+// The picture of the card, from what the server tells at /events: who holds its memory, and the window that opens in
+// the weights while a picture is encoded. Draws and explains; asks for nothing.
 
-import { bytes, count, milliseconds, share } from "./words.js";
+import { back, bytes, count } from "./words.js";
 
 const NAMESPACE = "http://www.w3.org/2000/svg";
 const WIDTH = 296;
@@ -79,7 +79,10 @@ export class CardPicture {
     this.queue.textContent = queued(queue);
     this.spill.hidden = !card?.spilled;
     if (!card) {
-      this.name.textContent = this.seen.state === "unloaded" ? "The card was given back; the next question loads the model again." : "The model is not loaded yet.";
+      this.name.textContent =
+        this.seen.state === "unloaded"
+          ? "The card was given back; the next question loads the model again."
+          : "The model is not loaded yet.";
       this.window.textContent = "";
       this.plan.setAttribute("aria-label", this.name.textContent);
       return;
@@ -87,7 +90,9 @@ export class CardPicture {
     const parts = shares(card, this.holds ? Math.max(card.evicted, this.held.bytes) : card.evicted);
     this.name.textContent = card.name;
     this.window.textContent = windowSentence(card, window, this.holds);
-    this.spill.textContent = card.spilled ? `The driver has put ${bytes(card.spilled)} of the model into host memory: answers are slow until they are back.` : "";
+    this.spill.textContent = card.spilled
+      ? `The driver has put ${bytes(card.spilled)} of the model into host memory: answers are slow until they are back.`
+      : "";
     const said = PARTS.filter(([part]) => parts[part] > 0).map(([part, name]) => `${name} ${bytes(parts[part])}`);
     this.plan.setAttribute("aria-label", `Of ${bytes(card.total)}: ${said.join(", ")}.`);
     this.plan.classList.toggle("open", parts.lent > 0);
@@ -126,7 +131,10 @@ export class CardPicture {
       group.classList.toggle("hidden", !visible);
       if (!visible) continue;
       const from = part === "lent" ? BEND : COLUMN + 5; // its casements are there
-      leader.setAttribute("points", `${from},${middle} ${BEND},${middle} ${LABELS - 12},${label} ${LABELS - 6},${label}`);
+      leader.setAttribute(
+        "points",
+        `${from},${middle} ${BEND},${middle} ${LABELS - 12},${label} ${LABELS - 6},${label}`,
+      );
       group.style.setProperty("--at", `${label}px`);
       size.textContent = bytes(parts[part]);
     }
@@ -146,15 +154,18 @@ export class CardPicture {
 
 function queued({ running, waiting }) {
   if (!running && !waiting) return "";
-  return waiting ? `${count(running, "question")} under way, ${waiting} waiting.` : `${count(running, "question")} under way.`;
+  return waiting
+    ? `${count(running, "question")} under way, ${waiting} waiting.`
+    : `${count(running, "question")} under way.`;
 }
 
 export function windowSentence(card, window, held) {
-  if (window.state === "open" || (held && card.evicted)) return `The window is open: the encoder works in ${bytes(card.evicted)} of the weights' memory.`;
+  if (window.state === "open" || (held && card.evicted))
+    return `The window is open: the encoder works in ${bytes(card.evicted)} of the weights' memory.`;
   if (window.state === "restoring") return `The weights come back: ${bytes(card.evicted)} are missing.`;
   if (!window.last) return "No picture has needed a window yet.";
   const { reason, restore_ms: time, restore_hidden_ms: hidden } = window.last;
-  return `Window ${window.count}. ${reason} Back in ${milliseconds(time)}, ${share(hidden, time)} of it behind the prefill.`;
+  return `Window ${window.count}. ${reason} ${back(time, hidden)}`;
 }
 
 // Labels keep their distance and stay inside: pushed down from the top, then up from the bottom.

@@ -44,7 +44,8 @@ export class Chat {
 
   async send(text, files) {
     const pictures = [];
-    for (const file of files) pictures.push({ key: await this.store.keepPicture(file), name: file.name || "pasted picture" });
+    for (const file of files)
+      pictures.push({ key: await this.store.keepPicture(file), name: file.name || "pasted picture" });
     const question = { role: "user", text, pictures };
     this.kept.turns.push(question);
     this.kept.title ||= (text || pictures[0].name).slice(0, TITLE);
@@ -67,7 +68,9 @@ export class Chat {
     const [question, ...rest] = this.kept.turns.splice(at);
     this.turns.drop(1 + rest.length);
     const blobs = await this.blobs(question);
-    const files = question.pictures.map(({ name }, number) => blobs[number] && new File([blobs[number]], name, { type: blobs[number].type }));
+    const files = question.pictures.map(
+      ({ name }, number) => blobs[number] && new File([blobs[number]], name, { type: blobs[number].type }),
+    );
     await this.store.forget(question);
     if (this.kept.turns.length) await this.keep();
     else await this.store.remove(this.kept);

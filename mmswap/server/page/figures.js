@@ -1,6 +1,6 @@
 // The figures of one answer, as a line and as a list. Values in, words out.
 
-import { bytes, count, milliseconds, rate, share } from "./words.js";
+import { back, bytes, count, milliseconds, rate } from "./words.js";
 
 // `stats`: {first, whole} milliseconds as this page saw them, `usage` and `mmswap` as the server sent them.
 export function line(stats) {
@@ -34,7 +34,8 @@ export function list(stats) {
   for (const image of mmswap.images) add("Picture", picture(image));
   if (mmswap.images.length) {
     const [first] = mmswap.images;
-    if (first.peak_measured) add("Encoder's peak", `${bytes(first.peak_predicted)} predicted, ${bytes(first.peak_measured)} measured`);
+    if (first.peak_measured)
+      add("Encoder's peak", `${bytes(first.peak_predicted)} predicted, ${bytes(first.peak_measured)} measured`);
     add("Window", windowed(mmswap.window));
   }
   if (spilled(mmswap)) add("Spilled", `${bytes(spilled(mmswap))} into host memory`);
@@ -49,14 +50,14 @@ function encoded(images) {
 }
 
 function picture(image) {
-  const size = `${image.width} × ${image.height}, ${count(image.patches, "patch").replace(/patchs$/, "patches")}, ${count(image.tokens, "token")}`;
+  const parts = [count(image.patches, "patch", "patches"), count(image.tokens, "token")];
+  const size = `${image.width} × ${image.height}, ${parts.join(", ")}`;
   return image.encode_ms ? `${size}, encoded in ${milliseconds(image.encode_ms)}` : `${size}, encoded before`;
 }
 
 function windowed(window) {
   if (!window.opened) return window.reason || "None was needed.";
-  const { restore_ms: time, restore_hidden_ms: hidden } = window;
-  return `${window.reason} Back in ${milliseconds(time)}, ${share(hidden, time)} of it behind the prefill.`;
+  return `${window.reason} ${back(window.restore_ms, window.restore_hidden_ms)}`;
 }
 
 function spilled(mmswap) {

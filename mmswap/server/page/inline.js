@@ -1,6 +1,12 @@
-// What stands inside a line of a model's text: code, emphasis, links to http(s). Gives a fragment; all text is text nodes.
+// What stands inside a line of a model's text: code, emphasis, links to http(s). A fragment, all text in text nodes.
 
-const MARKS = [["**", "strong"], ["__", "strong"], ["~~", "s"], ["*", "em"], ["_", "em"]];
+const MARKS = [
+  ["**", "strong"],
+  ["__", "strong"],
+  ["~~", "s"],
+  ["*", "em"],
+  ["_", "em"],
+];
 const WORD = /[\p{L}\p{N}]/u;
 const ADDRESS = /^https?:\/\/[^\s<>"]*[^\s<>"'.,;:!?)\]}]/;
 const DEEPEST = 6;
@@ -23,7 +29,8 @@ export function inline(text, depth = 0) {
     at = next;
   };
   while (at < text.length) {
-    const special = depth < DEEPEST && (codeAt(text, at, find) ?? linkAt(text, at, find, depth) ?? marked(text, at, find, depth));
+    const special =
+      depth < DEEPEST && (codeAt(text, at, find) ?? linkAt(text, at, find, depth) ?? marked(text, at, find, depth));
     if (special) {
       put(special.node, special.next);
     } else if (text[at] === "\\" && /[!-/:-@[-`{-~]/.test(text[at + 1] ?? "")) {
@@ -78,7 +85,7 @@ function marked(text, at, find, depth) {
     const inWord = mark[0] === "_" && WORD.test(text[at - 1] ?? ""); // snake_case is no emphasis
     if (inWord || /^\s?$/.test(text[from] ?? "")) continue;
     let close = find(mark, from);
-    while (mark.length === 1 && close >= 0 && text[close + 1] === mark) close = find(mark, close + 2); // `**` is another mark
+    while (mark.length === 1 && close >= 0 && text[close + 1] === mark) close = find(mark, close + 2); // another mark
     if (close <= from || /\s/.test(text[close - 1])) continue;
     if (mark[0] === "_" && WORD.test(text[close + mark.length] ?? "")) continue;
     const node = document.createElement(name);

@@ -26,7 +26,13 @@ const scroll = at("scroll");
 const store = new Store(lose);
 const settings = new Settings(at("settings"), reconnect);
 const picked = new Picked(at("picked"), view, ready);
-const turns = new Turns(at("turns"), { again: () => chat.again(), edit, view, grown: follow, settings: () => settings.open("key") });
+const turns = new Turns(at("turns"), {
+  again: () => chat.again(),
+  edit,
+  view,
+  grown: follow,
+  settings: () => settings.open("key"),
+});
 const chat = new Chat(store, turns, settings, { begun, ended });
 const card = new CardPicture(at("card"));
 

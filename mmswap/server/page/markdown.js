@@ -39,10 +39,25 @@ function blocks(lines, depth = 0) {
     else if (fence) take(fenceEnd(lines, at, fence[1]), "code", (cut) => code(cut, fence));
     else if (HEADING.test(line)) take(at + 1, "heading", heading);
     else if (RULE.test(line)) take(at + 1, "rule", () => document.createElement("hr"));
-    else if (QUOTE.test(line) && depth < DEEPEST) take(end(lines, at, (next) => QUOTE.test(next)), "quote", (cut) => quote(cut, depth));
+    else if (QUOTE.test(line) && depth < DEEPEST)
+      take(
+        end(lines, at, (next) => QUOTE.test(next)),
+        "quote",
+        (cut) => quote(cut, depth),
+      );
     else if (ITEM.test(line) && depth < DEEPEST) take(listEnd(lines, at), "list", (cut) => list(cut, depth));
-    else if (line.includes("|") && DIVIDER.test(lines[at + 1] ?? "")) take(end(lines, at, (next) => next.includes("|")), "table", table);
-    else take(end(lines, at + 1, (next) => next.trim() && !interrupts(next)), "text", paragraph);
+    else if (line.includes("|") && DIVIDER.test(lines[at + 1] ?? ""))
+      take(
+        end(lines, at, (next) => next.includes("|")),
+        "table",
+        table,
+      );
+    else
+      take(
+        end(lines, at + 1, (next) => next.trim() && !interrupts(next)),
+        "text",
+        paragraph,
+      );
   }
   return found;
 }
@@ -100,7 +115,11 @@ function heading(lines) {
 }
 
 function quote(lines, depth) {
-  return made("blockquote", lines.map((line) => line.replace(QUOTE, "")), depth + 1);
+  return made(
+    "blockquote",
+    lines.map((line) => line.replace(QUOTE, "")),
+    depth + 1,
+  );
 }
 
 function code(lines, fence) {
@@ -145,7 +164,12 @@ function entry(lines, depth) {
 
 function table(lines) {
   const node = document.createElement("table");
-  const cells = (line) => line.trim().replace(/^\||\|$/g, "").split("|").map((cell) => cell.trim());
+  const cells = (line) =>
+    line
+      .trim()
+      .replace(/^\||\|$/g, "")
+      .split("|")
+      .map((cell) => cell.trim());
   const row = (line, name) => {
     const made = document.createElement("tr");
     for (const text of cells(line)) {

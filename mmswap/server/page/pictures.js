@@ -20,7 +20,7 @@ export function dataUri(blob) {
   });
 }
 
-// A preview that opens the picture when it is pressed. Its address is given back to the browser when it has left the page.
+// A preview that opens the picture when it is pressed. `release` gives its address back to the browser.
 export function preview(blob, name, view) {
   const button = document.createElement("button");
   button.type = "button";
@@ -91,7 +91,7 @@ export class Picked {
   }
 }
 
-// Calls `take` with files that are dropped anywhere or pasted; `zone` is shown while something is dragged over the page.
+// Calls `take` with files that are dropped or pasted; `zone` is shown while something is dragged over the page.
 export function receive(zone, take) {
   let depth = 0;
   const carries = (event) => [...(event.dataTransfer?.types ?? [])].includes("Files");

@@ -1,7 +1,7 @@
 // Chats and their pictures in this browser's IndexedDB; in memory where it gives none. Knows no page.
 //
-// A chat is {id, title, changed, turns}; a turn's pictures are {key, name}, and their bytes lie apart, so that keeping a
-// chat after every answer writes its text only.
+// A chat is {id, title, changed, turns}; a turn's pictures are {key, name}, and their bytes lie apart, so that keeping
+// a chat after every answer writes its text only.
 
 const CHATS = "chats";
 const PICTURES = "pictures";
@@ -104,7 +104,12 @@ export class Store {
       this.memory[kind].delete(key);
     } catch (error) {
       this.memory[kind].set(key, value);
-      if (base) this.lose(error?.name === "QuotaExceededError" ? "This browser's room for this page is full" : "This browser keeps no more for this page");
+      if (base)
+        this.lose(
+          error?.name === "QuotaExceededError"
+            ? "This browser's room for this page is full"
+            : "This browser keeps no more for this page",
+        );
     }
   }
 

@@ -128,7 +128,11 @@ function copier(text) {
 
 // Pages that did not come over TLS or from this machine have no clipboard: the old way then.
 async function copied(text) {
-  if (navigator.clipboard) return navigator.clipboard.writeText(text).then(() => true, () => false);
+  if (navigator.clipboard)
+    return navigator.clipboard.writeText(text).then(
+      () => true,
+      () => false,
+    );
   const area = element("textarea", "unseen");
   area.value = text;
   document.body.append(area);

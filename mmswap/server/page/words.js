@@ -22,12 +22,17 @@ export function rate(value) {
   return value >= 100 ? value.toFixed(0) : value.toFixed(1);
 }
 
-export function count(number, noun) {
-  return `${number} ${noun}${number === 1 ? "" : "s"}`;
+export function count(number, noun, nouns = `${noun}s`) {
+  return `${number} ${number === 1 ? noun : nouns}`;
 }
 
-export function share(part, whole) {
+function share(part, whole) {
   return whole ? `${Math.round((100 * part) / whole)} %` : "100 %";
+}
+
+// How long the weights took to come back after a window, and how much of that nobody had to wait for.
+export function back(time, hidden) {
+  return `Back in ${milliseconds(time)}, ${share(hidden, time)} of it behind the prefill.`;
 }
 
 export function when(time) {

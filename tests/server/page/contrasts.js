@@ -1,4 +1,4 @@
-// Every text that is seen whose contrast to what is behind it is below 4.5 to 1, as WCAG counts it; and how many were looked at.
+// Every text in sight whose contrast to what is behind it is below 4.5 to 1, as WCAG counts it; and how many there are.
 
 const channels = (colour) => {
   const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
