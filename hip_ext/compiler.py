@@ -18,7 +18,9 @@ from mmswap.hip_ext.cuda_toolkit import nvcc
 from mmswap.hip_ext.recipe import BARE, FLAGS, UNIT
 from mmswap.hip_ext.surroundings import Found, Surroundings
 
-PRODUCT = "product.lib"
+PRODUCT = "product.dll"
+"""On every system. Not .lib: beside a library Windows' linker writes one of that name."""
+
 _OBJECT = "mmswap_hip.o"
 _VARIABLES, _SCRIPT = "variables.bat", "MMSWAP_VCVARS"
 _LIMIT = 120.0  # seconds for Microsoft's script, which is slow at its first start

@@ -162,6 +162,7 @@ def test_on_windows_microsofts_variables_are_set_for_the_compiler(windows: Machi
     words, environ = windows.started[-1], windows.given[-1]
     assert Path(words[0]).name == "clang++.exe"
     assert "-shared" in words
+    assert not words[list(words).index("-o") + 1].endswith(".lib"), "the linker writes its import library there"
     assert (environ["LIB"], environ["PATH"]) == ("C:\\kits", "after")
     assert windows.started[-2] == ["cmd", "/u", "/d", "/c", "variables.bat"]
     assert windows.given[-2]["MMSWAP_VCVARS"] == str(script).replace("%", "%%")
