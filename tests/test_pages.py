@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import importlib.util
 import io
 import re
@@ -30,6 +31,14 @@ def peak_table() -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def test_the_table_of_decode_is_that_of_its_csv(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    table = importlib.import_module("decode_table")
+    with table.CSV.open(newline="") as file:
+        content = table.table(csv.DictReader(file))
+    assert table.between_markers(read(table.PAGE), "decode", content) == read(table.PAGE)
 
 
 def test_the_tables_of_the_peaks_are_those_of_their_csv_and_stand_on_one_page(peak_table: ModuleType) -> None:
