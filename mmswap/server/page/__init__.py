@@ -12,7 +12,12 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 FOLDER = Path(__file__).parent
-SHOWN = (".html", ".js", ".css", ".svg", ".png", ".ico", ".webmanifest")
+KINDS = {  # said by us: a Windows registry may call a script plain text, and no browser would run it then
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
 POLICY = "default-src 'self'; img-src 'self' data: blob:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 
 
@@ -20,12 +25,15 @@ class Files(StaticFiles):
     """Files of the page, that no other page may frame and that load nothing from elsewhere."""
 
     def lookup_path(self, path: str) -> tuple[str, Any]:
-        if Path(path).suffix not in SHOWN and path not in ("", "."):
+        if Path(path).suffix not in KINDS and path not in ("", "."):
             return "", None
         return super().lookup_path(path)
 
     def file_response(self, *args: Any, **kwargs: Any) -> Response:
         response = super().file_response(*args, **kwargs)
+        kind = KINDS.get(Path(args[0]).suffix)
+        if kind and "content-type" in response.headers:
+            response.headers["content-type"] = kind
         response.headers["content-security-policy"] = POLICY
         response.headers["x-content-type-options"] = "nosniff"
         response.headers["referrer-policy"] = "no-referrer"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +194,29 @@ def test_what_breaks_off_an_answer_is_said_below_it(page: Browser, opened: Open,
     gate.open()
     ended(page, 2)
     assert page.all(".answer .trouble")[1].text == "The server is stopping."
+
+
+def test_a_model_that_is_loading_is_waited_for(page: Browser, small: Runtime) -> None:
+    gate = threading.Event()
+
+    def load(progress: Any) -> Any:
+        progress(1, 4)
+        assert gate.wait(30)
+        return Scripted(small)
+
+    with listening(create_app(ServerConfig(name="seer"), load)) as port:
+        page.open(f"http://127.0.0.1:{port}/")
+        until(lambda: page.find("#state").text == "Loading, 25 %", "the progress")
+        assert page.find("#card-name").text == "The model is not loaded yet."
+        ask(page, "Already?")
+        ended(page)
+        assert page.find(".answer .trouble").text == "The model is loading (25%): try again in a moment."
+        assert all("503" in one for one in page.complaints())
+        gate.set()
+        until(lambda: page.find("#state").text == "Ready", "the model")
+        page.find(".answer .only-last").click()  # again
+        until(lambda: page.find(".answer .text").text == "abc", "the answer")
+        page.open("about:blank")
 
 
 def test_a_server_that_is_gone_is_said_to_be(page: Browser, small: Runtime) -> None:

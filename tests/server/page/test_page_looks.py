@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 from browser import Browser, until
+from fastapi import FastAPI
 from paging import STAR, Open, ask, ended
 from scripted import Scripted
+from starlette.testclient import TestClient
 
 import mmswap.server.page as shipped
 from mmswap.runtime import Runtime
@@ -31,6 +33,25 @@ def test_the_page_asks_nobody_else_for_anything() -> None:
             path.name
         )
         assert len(text.splitlines()) < 330, path.name
+
+
+def test_files_are_called_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Windows registry calls scripts plain text; browsers then refuse to run them."""
+    monkeypatch.setattr("starlette.responses.guess_type", lambda *args, **kwargs: ("text/plain", None))
+    app = FastAPI()
+    shipped.mount_page(app)
+    with TestClient(app) as client:
+        kinds = {path: client.get(path).headers["content-type"] for path in ("/", "/main.js", "/card.css", "/icon.svg")}
+        again = client.get("/main.js", headers={"if-none-match": client.get("/main.js").headers["etag"]})
+        hidden = [client.get(path).status_code for path in ("/__init__.py", "/../app.py", "/%2e%2e/app.py", "/none.js")]
+    assert list(kinds.values()) == [
+        "text/html; charset=utf-8",
+        "text/javascript; charset=utf-8",
+        "text/css; charset=utf-8",
+        "image/svg+xml",
+    ]
+    assert again.status_code == 304
+    assert hidden == [404] * 4
 
 
 def test_the_policy_forbids_scripts_and_styles_of_elsewhere(page: Browser, opened: Open, small: Runtime) -> None:
