@@ -38,7 +38,10 @@ def loaded(maps: Path = _MAPS) -> Runtime | str:
     if library is None:
         return f"{paths[0]} is loaded and cannot be asked for"
     number = ctypes.c_int()
-    status = library.hipRuntimeGetVersion(ctypes.byref(number))
+    try:
+        status = library.hipRuntimeGetVersion(ctypes.byref(number))
+    except AttributeError:
+        return f"{paths[0]} is no HIP runtime"
     if status:
         return f"the HIP runtime does not tell its version ({error_text(library, status)})"
     return Runtime(library, paths[0], version_text(number.value))

@@ -37,6 +37,7 @@ def test_a_loaded_runtime_is_found_by_its_path_and_handle(fakes: Path) -> None:
     assert opened._handle == library._handle
     assert runtime.opened(path.replace("amdhip64_7", "amdhip64_6")) is None
     assert runtime.modules("hiprtc") == []
+    assert runtime.loaded() == f"{path} is no HIP runtime", "the fake knows no hipRuntimeGetVersion"
 
 
 @pytest.fixture
