@@ -16,7 +16,7 @@ MMS_FN uint32_t mms_gptq_zero(const mms_gptq& a, int o, int g) {
 
 // Code of output o in slot s; an empty slot's is the zero point of its group.
 MMS_FN uint32_t mms_gptq_code(const mms_gptq& a, int o, int s) {
-  const int column = a.source ? ((const int32_t*)a.source)[s] : s < a.columns ? s : -1;
+  const int column = a.source ? ((const int32_t*)a.source)[s] : s;
   if (column < 0 || column >= a.columns) return mms_gptq_zero(a, o, s / a.group_size);
   return ((const uint32_t*)a.qweight)[(int64_t)(column / 8) * a.outputs + o] >> (column % 8 * 4) & 15;
 }

@@ -86,7 +86,7 @@ PLANTED = [
     ("gptq.h", "(zero + 1) & 15", "zero & 15"),
     ("gptq.h", "(a.outputs + 7) / 8", "a.outputs / 8"),
     ("gptq.h", "o % 8 * 4", "o % 7 * 4"),
-    ("gptq.h", "s < a.columns ? s", "s <= a.columns ? s"),
+    ("gptq.h", "column >= a.columns", "column > a.columns"),
     ("gptq.h", "s / a.group_size", "(s + 1) / a.group_size"),
     ("gptq.h", "32 * (j % 4)", "32 * (j % 3)"),
     ("gptq.h", "if (o >= a.outputs) return", "if (o >= a.outputs - 1) return"),
