@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from mmswap.server.asking import Asked, PictureLimits, ask_chat, ask_completion
 from mmswap.server.body import read_object
@@ -143,11 +143,11 @@ def _add_looks(app: FastAPI, engine: Engine, config: ServerConfig, metrics: Metr
         shown = {"status": "ok" if good else state, "model": engine.state, "progress": round(engine.progress, 3)}
         return JSONResponse(shown, status_code=200 if good else 503)
 
-    @app.get("/metrics", summary="Figures for Prometheus")
+    @app.get("/metrics", summary="Figures for Prometheus", response_class=PlainTextResponse)
     async def figures() -> Response:
         return Response(await run_in_threadpool(metrics.text), media_type=CONTENT_TYPE)
 
-    @app.get("/events", summary="The card as it changes, as server-sent events")
+    @app.get("/events", summary="The card as it changes, as server-sent events", response_class=PlainTextResponse)
     async def events(request: Request) -> Response:
         return card_events(request, engine)
 
@@ -166,7 +166,10 @@ async def _on_error(request: Request, error: Exception) -> Response:
 async def _on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     known = {404: f"There is nothing at {request.url.path[:100]}.", 405: f"{request.method} is not for this address."}
-    refusal = Refusal(error.status_code, known.get(error.status_code, str(error.detail)), headers=error.headers)
+    headers = {name.lower(): value for name, value in (error.headers or {}).items()}
+    if error.status_code == 405:  # what the page's files would say is not what the address says
+        headers["allow"] = "POST" if request.url.path in (CHAT, COMPLETIONS) else "GET"
+    refusal = Refusal(error.status_code, known.get(error.status_code, str(error.detail)), headers=headers)
     return JSONResponse(refusal.body(), status_code=refusal.status, headers=refusal.headers)
 
 

@@ -78,8 +78,6 @@ def ask_completion(request: CompletionRequest, facts: Facts) -> Asked:
     """
     _check_streaming(request)
     texts = [request.prompt] if isinstance(request.prompt, str) else request.prompt
-    if not all(texts):
-        raise Refusal(400, "prompt must not be empty.", param="prompt", code="invalid_value")
     # 16 is the default that OpenAI documents for this endpoint
     sampling = _sampling(request, facts, request.max_tokens or 16, request.logprobs)
     prompts = [Prompt(text, (), {}) for text in texts]
@@ -151,8 +149,6 @@ def _sampling(request: Sampled, facts: Facts, most: int | None, logprobs: int | 
         "seed": None if request.seed is None else request.seed % SEEDS,
     }
     stop = request.stop if isinstance(request.stop, list) else [request.stop] if request.stop is not None else []
-    if not all(stop):
-        raise Refusal(400, "stop must not hold an empty text.", param="stop", code="invalid_value")
     return replace(
         facts.usual,
         **{name: value for name, value in given.items() if value is not None},

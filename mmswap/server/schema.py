@@ -9,15 +9,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 
 from mmswap.server.messages import Message, NamedTool, Strict, Tool
 from mmswap.server.refusal import Refusal
 
 Amount = Annotated[float, Field(ge=0)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
-Tokens = Annotated[int, Field(ge=1)]
-Stops = str | Annotated[list[str], Field(max_length=16)]
+Words = Annotated[str, Field(min_length=1)]
+
+
+def _whole(value: Any) -> Any:
+    """JSON knows one kind of number: 3.0 is a whole one."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]
+Tokens = Annotated[Whole, Field(ge=1)]
+Stops = Words | Annotated[list[Words], Field(max_length=16)]
 MOST_CHOICES = 16
 
 
@@ -51,12 +60,12 @@ class Sampled(Strict):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: Tokens | None = None
-    n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = None
+    n: Annotated[Whole, Field(ge=1, le=MOST_CHOICES)] | None = None
     temperature: Amount | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=-1)] | None = None
+    top_k: Annotated[Whole, Field(ge=-1)] | None = None
     min_p: Annotated[float, Field(ge=0, lt=1)] | None = None
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    seed: Annotated[Whole, Field(ge=-(2**63), lt=2**63)] | None = None
     stop: Stops | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
@@ -71,7 +80,7 @@ class ChatRequest(Sampled):
     messages: Annotated[list[Message], Field(min_length=1)]
     max_completion_tokens: Tokens | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    top_logprobs: Annotated[Whole, Field(ge=0, le=20)] | None = None
     response_format: Annotated[PlainFormat | SchemaFormat, Field(discriminator="type")] | None = None
     tools: list[Tool] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
@@ -86,8 +95,8 @@ class ChatRequest(Sampled):
 class CompletionRequest(Sampled):
     """`POST /v1/completions`: texts that the model reads as they stand, control tokens and all."""
 
-    prompt: str | Annotated[list[str], Field(min_length=1, max_length=64)]
-    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    prompt: Words | Annotated[list[Words], Field(min_length=1, max_length=64)]
+    logprobs: Annotated[Whole, Field(ge=0, le=20)] | None = None
     echo: Literal[False] | None = None
     best_of: Literal[1] | None = None
     suffix: None = None

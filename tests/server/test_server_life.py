@@ -157,6 +157,13 @@ def test_the_document_describes_both_bodies(client: Any) -> None:
         assert reference in found["components"]["schemas"]
 
 
+@pytest.mark.parametrize(("path", "allowed"), [(CHAT, "POST"), ("/v1/completions", "POST"), ("/v1/models", "GET")])
+def test_what_may_be_done_at_an_address_is_said(client: Any, path: str, allowed: str) -> None:
+    answer = client.request("DELETE", path)
+    assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
+    assert client.request("GET" if allowed == "POST" else "POST", path).headers["allow"] == allowed
+
+
 def test_metrics_say_what_happened(client: Any) -> None:
     client.post(CHAT, json=asks("hi", max_tokens=1))
     client.post(CHAT, json=asks("hi", n=0))

@@ -43,7 +43,7 @@ export class Turns {
       });
       entry.append(pictures);
     }
-    if (turn.text) entry.append(element("p", "text", turn.text));
+    if (turn.text) entry.append(written(element("p", "text", turn.text)));
     const tools = element("div", "tools");
     tools.append(button("Edit", "only-last", this.acts.edit));
     entry.append(tools);
@@ -68,7 +68,7 @@ class AnswerView {
   constructor(entry, acts) {
     this.entry = entry;
     this.acts = acts;
-    this.text = element("div", "text");
+    this.text = written(element("div", "text"));
     entry.append(this.text);
     entry.setAttribute("aria-busy", "true");
     entry.classList.add("waiting", "running");
@@ -140,6 +140,12 @@ async function copied(text) {
   const done = document.execCommand("copy");
   area.remove();
   return done;
+}
+
+// In whatever script it is: from the right where its first letter is.
+function written(node) {
+  node.dir = "auto";
+  return node;
 }
 
 export function button(name, kind, act) {
