@@ -156,6 +156,17 @@ def test_it_fits_the_smallest_phone(page: Browser, opened: Open, small: Runtime)
     page.press("escape")
 
 
+def test_scripts_from_the_right_run_from_the_right(page: Browser, opened: Open, small: Runtime) -> None:
+    opened(Scripted(small, pieces=("שלום\n\n", "- אחת\n\n", "```\nx = 1\n```")))
+    ask(page, "مرحبا")
+    ended(page)
+    ways = """
+        const all = document.querySelectorAll(".question .text, .answer .text p, .answer .text ul, .answer .text pre");
+        return [...all].map((one) => `${one.localName} ${getComputedStyle(one).direction}`);
+    """
+    assert page.run(ways) == ["p rtl", "p rtl", "ul rtl", "pre ltr"]
+
+
 def test_a_window_too_short_to_be_looked_at_is_shown_all_the_same(page: Browser, opened: Open, small: Runtime) -> None:
     opened(Scripted(small))
     until(lambda: page.all("#plan.known"), "the card")
