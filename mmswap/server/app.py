@@ -164,12 +164,15 @@ async def _on_error(request: Request, error: Exception) -> Response:
 
 
 async def _on_http_error(request: Request, error: Exception) -> Response:
+    """What the page's files would say of an address of the API is not what the address says."""
     assert isinstance(error, HTTPException)
-    known = {404: f"There is nothing at {request.url.path[:100]}.", 405: f"{request.method} is not for this address."}
+    posted = request.url.path in (CHAT, COMPLETIONS)
+    status = 405 if posted else error.status_code
     headers = {name.lower(): value for name, value in (error.headers or {}).items()}
-    if error.status_code == 405:  # what the page's files would say is not what the address says
-        headers["allow"] = "POST" if request.url.path in (CHAT, COMPLETIONS) else "GET"
-    refusal = Refusal(error.status_code, known.get(error.status_code, str(error.detail)), headers=headers)
+    if status == 405:
+        headers["allow"] = "POST" if posted else "GET"
+    known = {404: f"There is nothing at {request.url.path[:100]}.", 405: f"{request.method} is not for this address."}
+    refusal = Refusal(status, known.get(status, str(error.detail)), headers=headers)
     return JSONResponse(refusal.body(), status_code=refusal.status, headers=refusal.headers)
 
 
