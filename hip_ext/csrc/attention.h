@@ -1,8 +1,8 @@
 // One new token's attention over a ring of slots: many blocks split the slots, a second kernel joins what they found.
 //
-// `lanes` lanes share a slot, eight channels each (N times eight for wide heads); every such team keeps a softmax of its
-// own over the slots that it sees, for H query heads of one key head. How many slots are filled is read on the card, and
-// blocks past them end at once: a captured graph stays right as the chat grows. No atomics.
+// `lanes` lanes share a slot, eight channels each (N times eight for wide heads); every such team keeps a softmax of
+// its own over the slots that it sees, for H query heads of one key head. How many slots are filled is read on the
+// card, and blocks past them end at once: a captured graph stays right as the chat grows. No atomics.
 #pragma once
 #include "kv.h"
 

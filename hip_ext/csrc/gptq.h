@@ -1,4 +1,4 @@
-// A GPTQ checkpoint's tensors into `Packed4`, once, at load: columns in the order of their groups, nibbles in the kernels'.
+// A GPTQ checkpoint's tensors into `Packed4`, at load: columns in the order of their groups, nibbles in the kernels'.
 #pragma once
 #include "numbers.h"
 

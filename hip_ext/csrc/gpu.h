@@ -52,7 +52,8 @@ struct alignas(8) mms_u2 {
 #endif
 #elif defined(__gfx906__) || defined(__gfx908__) || defined(__gfx90a__) || defined(__gfx942__) || \
     defined(__gfx1011__) || defined(__gfx1012__) || defined(__gfx1030__) || defined(__gfx1031__) || \
-    defined(__gfx10_3_generic__) || defined(__gfx1032__) || defined(__gfx1033__) || defined(__gfx1034__) || defined(__gfx1035__) || defined(__gfx1036__)
+    defined(__gfx1032__) || defined(__gfx1033__) || defined(__gfx1034__) || defined(__gfx1035__) || \
+    defined(__gfx1036__) || defined(__gfx10_3_generic__)
 #define MMS_DOT2 1
 #endif
 
@@ -147,10 +148,13 @@ struct mms_fragment {
 template <bool BF16, int W>
 MMS_FN void mms_wmma(float (&sums)[8], const mms_fragment& a, const mms_fragment& b) {
   mms_f8 c = __builtin_bit_cast(mms_f8, sums);
-  if constexpr (BF16)
-    c = __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32_gfx12(__builtin_bit_cast(mms_b8, a), __builtin_bit_cast(mms_b8, b), c);
-  else
-    c = __builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12(__builtin_bit_cast(mms_h8, a), __builtin_bit_cast(mms_h8, b), c);
+  if constexpr (BF16) {
+    const mms_b8 x = __builtin_bit_cast(mms_b8, a), y = __builtin_bit_cast(mms_b8, b);
+    c = __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32_gfx12(x, y, c);
+  } else {
+    const mms_h8 x = __builtin_bit_cast(mms_h8, a), y = __builtin_bit_cast(mms_h8, b);
+    c = __builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12(x, y, c);
+  }
   MMS_UNROLL for (int i = 0; i < 8; ++i) sums[i] = c[i];
 }
 #endif

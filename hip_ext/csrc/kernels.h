@@ -1,7 +1,8 @@
 // Every kernel by its name, with C linkage: what a runtime compiler compiles (MMS_RTC), and what launch.h starts.
 //
-// A name is mms_k_OP and what it is made for: f16 bf16 e4m3 e5m2 i8; m1 m4: up to so many input rows; g128 g64 g16: groups are
-// a multiple of this; s0 s1 s2: dtype of scales, s: any; h1 h4 query heads, wide: heads of more than 256 channels.
+// A name is mms_k_OP and what it is made for: f16 bf16 e4m3 e5m2 i8; m1 m4: up to so many input rows; g128 g64 g16:
+// groups are a multiple of this; s0 s1 s2: dtype of scales, s: any; h1 h4 query heads, wide: heads of more than 256
+// channels.
 #pragma once
 #include "attention.h"
 #include "gptq.h"
@@ -28,7 +29,8 @@ MMS_LINEARS(MMS_BF16, bf16)
 
 #define MMS_GEMV(T, name, M, G, S, s) \
   MMS_KERNEL(mms_k_w4_gemv_##name##_m##M##_g##G##_##s, 128, mms_w4, (mms_w4_gemv_body<T, S, M, G == 16 ? 1 : G / 32>))
-#define MMS_GEMV1(T, name, G) MMS_GEMV(T, name, 1, G, 0, s0) MMS_GEMV(T, name, 1, G, 1, s1) MMS_GEMV(T, name, 1, G, 2, s2)
+#define MMS_GEMV1(T, name, G) \
+  MMS_GEMV(T, name, 1, G, 0, s0) MMS_GEMV(T, name, 1, G, 1, s1) MMS_GEMV(T, name, 1, G, 2, s2)
 #define MMS_GEMVS(T, name) \
   MMS_GEMV1(T, name, 128) MMS_GEMV1(T, name, 64) MMS_GEMV1(T, name, 16) \
   MMS_GEMV(T, name, 4, 128, -1, s) MMS_GEMV(T, name, 4, 16, -1, s)

@@ -61,7 +61,8 @@ MMS_FN void mms_kv_body(const mms_kv& a) {
     largest = mms_wave_max(largest) / 127.0f;
     if (a.v_scale_dtype == MMS_F16) largest = mms_min(largest, 65504.0f);
     scale = mms_rounded(largest, a.v_scale_dtype);
-    if (lane == 0) mms_store(a.v_scale, b * a.scale_batch + h * a.scale_head + slot * a.scale_slot, a.v_scale_dtype, scale);
+    const int64_t at = b * a.scale_batch + h * a.scale_head + slot * a.scale_slot;
+    if (lane == 0) mms_store(a.v_scale, at, a.v_scale_dtype, scale);
   } else if (a.v_scale) {
     scale = mms_load(a.v_scale, h * a.scale_head, a.v_scale_dtype);
   }

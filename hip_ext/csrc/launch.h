@@ -1,23 +1,8 @@
-// The launchers of mmswap_hip.h: each checks its arguments and starts its kernels. Nothing here touches the card's memory.
+// The launchers of mmswap_hip.h: each checks its arguments and starts its kernels. Nothing here touches the card's
+// memory.
 #pragma once
+#include "check.h"
 #include "kernels.h"
-
-static inline int mms_status_of(int error) { return error ? MMS_RUNTIME + error : MMS_OK; }
-static inline bool mms_is_float(int dtype) { return dtype >= MMS_F16 && dtype <= MMS_F32; }
-static inline bool mms_is_half(int dtype) { return dtype == MMS_F16 || dtype == MMS_BF16; }
-static inline bool mms_optional(const void* p, int dtype) { return !p || mms_is_float(dtype); }
-static inline int64_t mms_ceil(int64_t n, int64_t by) { return (n + by - 1) / by; }
-static inline bool mms_aligned(const void* p, uint64_t to) { return ((uint64_t)p & (to - 1)) == 0; }
-static inline uint64_t mms_width(int dtype) { return dtype == MMS_F32 ? 4 : dtype <= MMS_BF16 ? 2 : 1; }
-// Each number of a tensor at a multiple of its size.
-static inline bool mms_placed(const void* p, int dtype) { return mms_aligned(p, mms_width(dtype)); }
-
-constexpr int64_t MMS_MOST_X = 0x7FFFFFFF / 256, MMS_MOST_Y = 65535;  // blocks
-
-#define MMS_REQUIRE(holds, status) \
-  do {                             \
-    if (!(holds)) return status;   \
-  } while (0)
 
 static int mms_act_start(const mms_act* given, int least, int most, void* stream) {
   MMS_REQUIRE(given, MMS_NULL);
@@ -92,7 +77,8 @@ static int mms_split_of(int64_t waves, int columns, int step) {
 
 typedef void (*mms_w4_kernel)(mms_w4);
 #define MMS_OF_ROWS(T, G, G4) \
-  {mms_k_w4_gemv_##T##_m1_g##G##_s0, mms_k_w4_gemv_##T##_m1_g##G##_s1, mms_k_w4_gemv_##T##_m1_g##G##_s2, mms_k_w4_gemv_##T##_m4_g##G4##_s}
+  {mms_k_w4_gemv_##T##_m1_g##G##_s0, mms_k_w4_gemv_##T##_m1_g##G##_s1, mms_k_w4_gemv_##T##_m1_g##G##_s2, \
+   mms_k_w4_gemv_##T##_m4_g##G4##_s}
 #define MMS_OF_GROUPS(T) {MMS_OF_ROWS(T, 16, 16), MMS_OF_ROWS(T, 64, 16), MMS_OF_ROWS(T, 128, 128)}
 
 typedef void (*mms_linear_kernel)(mms_linear);
@@ -116,8 +102,9 @@ const char* mms_status_text(int status) {
 }
 
 int64_t mms_struct_size(int which) {
-  static const int64_t sizes[] = {sizeof(mms_act),  sizeof(mms_norm), sizeof(mms_rotary), sizeof(mms_w4),       sizeof(mms_linear),
-                                  sizeof(mms_take), sizeof(mms_gptq), sizeof(mms_kv),     sizeof(mms_attention)};
+  static const int64_t sizes[] = {sizeof(mms_act),    sizeof(mms_norm), sizeof(mms_rotary),
+                                  sizeof(mms_w4),     sizeof(mms_linear), sizeof(mms_take),
+                                  sizeof(mms_gptq),   sizeof(mms_kv),   sizeof(mms_attention)};
   return which >= 0 && which < (int)(sizeof(sizes) / sizeof(sizes[0])) ? sizes[which] : -1;
 }
 
@@ -270,8 +257,9 @@ int mms_attention_splits(int batch, int heads, int group, int slots, int process
 }
 
 int mms_decode_attention(const mms_attention* given, void* stream) {
-  static const mms_attention_kernel kernels[6][3] = {MMS_OF_HEADS(f16),  MMS_OF_HEADS(bf16), {nullptr, nullptr, nullptr},
-                                                     MMS_OF_HEADS(e4m3), MMS_OF_HEADS(e5m2), MMS_OF_HEADS(i8)};
+  static const mms_attention_kernel kernels[6][3] = {
+      MMS_OF_HEADS(f16),  MMS_OF_HEADS(bf16), {nullptr, nullptr, nullptr},  // no float32
+      MMS_OF_HEADS(e4m3), MMS_OF_HEADS(e5m2), MMS_OF_HEADS(i8)};
   MMS_REQUIRE(given, MMS_NULL);
   mms_attention a = *given;
   MMS_REQUIRE(a.batch >= 0 && a.heads >= 0 && a.group >= 0 && a.slots >= 0, MMS_SIZE);
@@ -298,7 +286,8 @@ int mms_decode_attention(const mms_attention* given, void* stream) {
   for (a.lanes = 1; a.lanes < 32 && a.lanes * 8 < widest;) a.lanes *= 2;
   const int kind = widest > 256 ? 2 : a.group > 1 ? 1 : 0;
   const uint32_t x = (uint32_t)(a.batch * (int64_t)a.heads * mms_ceil(a.group, kind == 1 ? 4 : 1));
-  const int failed = mms_status_of(MMS_START(kernels[a.cache_dtype][kind], x, (uint32_t)a.splits, MMS_ATTENTION_THREADS, a, stream));
+  const mms_attention_kernel kernel = kernels[a.cache_dtype][kind];
+  const int failed = mms_status_of(MMS_START(kernel, x, (uint32_t)a.splits, MMS_ATTENTION_THREADS, a, stream));
   MMS_REQUIRE(failed == MMS_OK, failed);
   return mms_status_of(MMS_START(mms_k_join, (uint32_t)rows, 1, MMS_JOIN_THREADS, a, stream));
 }

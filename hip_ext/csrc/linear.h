@@ -20,8 +20,8 @@ MMS_FN mms_u4 mms_pairs8(const uint16_t* from, int there, bool vector) {
 }
 
 template <int T, int R, int M, bool WHOLE>
-MMS_FN void mms_linear_step(float (&acc)[R][M], const uint16_t* const (&weight)[R], const uint16_t* const (&x)[M], int k,
-                            int columns, bool vector) {
+MMS_FN void mms_linear_step(float (&acc)[R][M], const uint16_t* const (&weight)[R], const uint16_t* const (&x)[M],
+                            int k, int columns, bool vector) {
   mms_u4 w[R], xs[M];
   MMS_UNROLL for (int r = 0; r < R; ++r)
     w[r] = WHOLE ? *(const mms_u4*)(weight[r] + k) : mms_pairs8(weight[r] + k, columns - k, vector);

@@ -1,6 +1,6 @@
 // The C interface of the native kernels: one struct of arguments and one launcher for each op.
 //
-//     mms_w4 a = {...};  int status = mms_w4_gemv(&a, stream);      // 0, or one of MMS_*; never throws, never allocates
+//     mms_w4 a = {...};  int status = mms_w4_gemv(&a, stream);  // 0, or one of MMS_*; never throws, never allocates
 //
 // Plain C. A launcher checks, starts one or two kernels on `stream` (hipStream_t or cudaStream_t as a pointer, 0: the
 // default one) and returns; it asks nothing of the card, so it can be captured in a graph. Pointers are of the card
@@ -44,8 +44,8 @@ typedef struct {
 } mms_norm;
 
 // q [batch, q_heads, tokens, channels], k likewise; cos, sin [axes,] [batch or 1,] tokens, turned. Outputs contiguous;
-// they may be q and k themselves where those are. section: lengths of the runs, summing to turned / 2; sections 0: none.
-// Run i takes axis i % axes.
+// they may be q and k themselves where those are. section: lengths of the runs, summing to turned / 2; sections 0:
+// none. Run i takes axis i % axes.
 typedef struct {
   const void *q, *k, *cos, *sin;
   void *q_out, *k_out;
@@ -85,10 +85,10 @@ typedef struct {
   int32_t rows, columns, slots, padded;  // columns: of x. rows: at most 65535
 } mms_take;
 
-// GPTQ checkpoint -> Packed4. qweight int32 [ceil(columns / 8), outputs], qzeros int32 [groups_in, ceil(outputs / 8)] or
-// 0, scales [groups_in, outputs] of scale_dtype. source int32 [padded]: the column in each slot, -1 for none; 0: slot s
-// is column s, and none past the last. table int32 [stored]: the checkpoint's group in each stored one; 0: itself, and
-// stored = groups_in. words int32 [outputs, padded / 8]; scales_out and zeros_out [outputs, groups_out];
+// GPTQ checkpoint -> Packed4. qweight int32 [ceil(columns / 8), outputs], qzeros int32 [groups_in, ceil(outputs / 8)]
+// or 0, scales [groups_in, outputs] of scale_dtype. source int32 [padded]: the column in each slot, -1 for none; 0:
+// slot s is column s, and none past the last. table int32 [stored]: the checkpoint's group in each stored one; 0:
+// itself, and stored = groups_in. words int32 [outputs, padded / 8]; scales_out and zeros_out [outputs, groups_out];
 // groups past `stored` are 0. zero_mode: 0 as stored, 1 stored less one, 2 all 8.
 typedef struct {
   const void *qweight, *qzeros, *scales, *source, *table;
@@ -111,11 +111,11 @@ typedef struct {
 } mms_kv;
 
 // q [batch, heads * group, k_channels], out [batch, heads * group, v_channels] contiguous; keys, values as in mms_kv.
-// length int32 [batch or 1]; mask bytes [batch, slots] or 0; sinks [heads * group] or 0. dtype of q and out: F16 BF16 F32.
-// cache_dtype: all but F32. v_scale: I8 [batch, heads, slots], fp8 [heads, 1] (scale_slot 0) or 0.
-// scratch: float32 [batch * heads * group * splits * (v_channels + 2)]. splits: 1 to 64, the blocks that share the slots
-// of one head; mms_attention_splits proposes. Channels: multiples of 8, at most 512. keys and values: addresses of
-// eight numbers (16 bytes, 8 for codes of 8 bits), strides multiples of 8; else MMS_ALIGN.
+// length int32 [batch or 1]; mask bytes [batch, slots] or 0; sinks [heads * group] or 0. dtype of q and out: F16 BF16
+// F32. cache_dtype: all but F32. v_scale: I8 [batch, heads, slots], fp8 [heads, 1] (scale_slot 0) or 0. scratch:
+// float32 [batch * heads * group * splits * (v_channels + 2)]. splits: 1 to 64, the blocks that share the slots of one
+// head; mms_attention_splits proposes. Channels: multiples of 8, at most 512. keys and values: addresses of eight
+// numbers (16 bytes, 8 for codes of 8 bits), strides multiples of 8; else MMS_ALIGN.
 typedef struct {
   const void *q, *keys, *values, *length, *k_scale, *v_scale, *sinks, *mask;
   void *out, *scratch;
@@ -139,21 +139,25 @@ extern "C" {
 
 MMS_API int mms_abi(void);                        // MMS_ABI of the library
 MMS_API const char* mms_status_text(int status);  // one English sentence, never 0 (of the host, static)
-MMS_API int64_t mms_struct_size(int which);       // sizeof: 0 act, 1 norm, 2 rotary, 3 w4, 4 linear, 5 take, 6 gptq, 7 kv, 8 attention; else -1
+// sizeof: 0 act, 1 norm, 2 rotary, 3 w4, 4 linear, 5 take, 6 gptq, 7 kv, 8 attention; else -1.
+MMS_API int64_t mms_struct_size(int which);
 
 MMS_API int mms_silu_and_mul(const mms_act*, void* stream);           // act is not looked at
 MMS_API int mms_gelu_and_mul(const mms_act*, void* stream);           // act 1 or 2
 MMS_API int mms_rms_norm(const mms_norm*, void* stream);              // residual and total are not looked at
 MMS_API int mms_fused_add_rms_norm(const mms_norm*, void* stream);    // residual and total are needed
 MMS_API int mms_rotary_embedding(const mms_rotary*, void* stream);
-MMS_API int64_t mms_w4_scratch(const mms_w4*);                        // bytes of scratch (16-byte aligned) that a call needs, often 0; -1: bad arguments
+// Bytes of scratch (16-byte aligned) that a call needs, often 0; -1: bad arguments.
+MMS_API int64_t mms_w4_scratch(const mms_w4*);
 MMS_API int mms_w4_gemv(const mms_w4*, void* stream);                 // rows 1 to 4
-MMS_API int mms_w4_gemm(const mms_w4*, void* stream);                 // any rows, best 5 to 32: 16 at a time, WMMA where the card has it
+// Any rows, best 5 to 32: 16 at a time, WMMA where the card has it.
+MMS_API int mms_w4_gemm(const mms_w4*, void* stream);
 MMS_API int mms_linear_gemv(const mms_linear*, void* stream);         // rows 1 to 4
 MMS_API int mms_take_columns(const mms_take*, void* stream);
 MMS_API int mms_gptq_shuffle(const mms_gptq*, void* stream);
 MMS_API int mms_kv_store(const mms_kv*, void* stream);
-MMS_API int mms_attention_splits(int batch, int heads, int group, int slots, int processors);  // 1 to 64; of the host alone
+// 1 to 64; asks nothing of the card.
+MMS_API int mms_attention_splits(int batch, int heads, int group, int slots, int processors);
 MMS_API int mms_decode_attention(const mms_attention*, void* stream);
 
 #ifdef __cplusplus

@@ -1,8 +1,8 @@
 // y = W x with W in 4 bits (`Packed4`) and 1 to 4 input rows: the product on which decoding waits.
 //
-// A wave takes R weight rows. A lane loads 16 bytes of each (four words, 32 codes), decodes two codes at a time, exactly,
-// to code - zero, and multiplies them by pairs of x that its rows share. Scales come after the sum of their group. What
-// moves along the rows is one number in a lane; where rows begin, the whole wave knows.
+// A wave takes R weight rows. A lane loads 16 bytes of each (four words, 32 codes), decodes two codes at a time,
+// exactly, to code - zero, and multiplies them by pairs of x that its rows share. Scales come after the sum of their
+// group. What moves along the rows is one number in a lane; where rows begin, the whole wave knows.
 #pragma once
 #include "numbers.h"
 
@@ -52,7 +52,8 @@ MMS_FN float mms_w4_pair(uint32_t w, uint32_t z, uint32_t x, float sum) {
 
 // The products of pair I for every row: `x` of M rows, 8 columns each.
 template <int T, int R, int M, int I>
-MMS_FN void mms_w4_part(float (&sums)[R][M], const mms_u4 (&words)[R], const uint32_t (&zeros)[R], const mms_u4 (&x)[M]) {
+MMS_FN void mms_w4_part(float (&sums)[R][M], const mms_u4 (&words)[R], const uint32_t (&zeros)[R],
+                        const mms_u4 (&x)[M]) {
   float all[M];
   if constexpr (MMS_W4_SUMS_X<T>) {
     MMS_UNROLL for (int m = 0; m < M; ++m) {
@@ -88,7 +89,8 @@ MMS_FN float mms_scale(const void* from, uint32_t i, int dtype) {
 // acc += one step: the lane's 32 columns, at u4 `v` of the rows. SPAN: pairs of a word that share a scale.
 template <int T, int S, int R, int M, int SPAN>
 MMS_FN void mms_w4_step(float (&acc)[R][M], const mms_u4* const (&words)[R], const void* const (&scales)[R],
-                        const uint8_t* const (&zeros)[R], const uint16_t* const (&x)[M], uint32_t v, uint32_t magic, int dtype) {
+                        const uint8_t* const (&zeros)[R], const uint16_t* const (&x)[M], uint32_t v, uint32_t magic,
+                        int dtype) {
   const uint32_t column = v / 4 * 128 + v % 4 * 8;
   mms_u4 w[R], xs[4][M];
   MMS_UNROLL for (int r = 0; r < R; ++r) w[r] = mms_after<mms_u4>(words[r], v * 16);

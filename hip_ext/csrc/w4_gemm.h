@@ -1,5 +1,6 @@
-// y = W x with W in 4 bits and any number of input rows, 16 at a time: codes are decoded into the operands of WMMA, whose
-// order of k is free, so that the layout's order costs nothing. Where there is no WMMA, four rows at a time as w4.h does.
+// y = W x with W in 4 bits and any number of input rows, 16 at a time: codes are decoded into the operands of WMMA,
+// whose order of k is free, so that the layout's order costs nothing. Where there is no WMMA, four rows at a time as
+// w4.h does.
 //
 // A block takes 16 outputs and 16 input rows; its four waves share the columns by blocks of 128.
 #pragma once
