@@ -208,12 +208,16 @@ class Engine:
         self._last = trace
 
     def _answer(self, runtime: Runtime, work: Work, index: int, part: Part) -> Iterator[None]:
+        def should_stop() -> bool:  # asked before every layer of the prompt, and every token
+            self._beat = time.monotonic()
+            return work.gone()
+
         constraint = work.constraint() if work.constraint is not None else None
         stream = runtime.stream(
             part.prompt,
             sampling=part.sampling,
             reuse=True,
-            should_stop=work.gone,
+            should_stop=should_stop,
             constraint=constraint,
             template=work.template,
         )
