@@ -22,7 +22,7 @@ def small() -> Runtime:
     return mmswap.load(card="sim:11MiB")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     if why := missing():
         pytest.skip(why)
