@@ -55,7 +55,7 @@ def test_a_torch_without_distributed_is_fine(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize(
     ("version", "state"),
-    [("5.24", "ok"), ("5.24", "ok"), ("10.0", "ok"), ("5.23", "broken"), ("4.57.3", "broken"), (None, "broken")],
+    [("5.24", "ok"), ("5.30.1", "ok"), ("10.0", "ok"), ("5.23", "broken"), ("4.57.3", "broken"), (None, "broken")],
 )
 def test_the_package_at_fault_is_named(monkeypatch: pytest.MonkeyPatch, version: str | None, state: str) -> None:
     monkeypatch.setattr(system, "_version", lambda name: version if name == "transformers" else "99")
