@@ -84,7 +84,8 @@ def test_a_second_plan_imports_no_torch(own_cache: Path) -> None:
         f"sys.argv[1:] = ['plan', {str(carried_model())!r}, '--card', '{CARD}', '--json']; "
         "from mmswap.cli import main; main()"
     )
-    first, second = (subprocess.run([sys.executable, "-c", code], capture_output=True, text=True) for _ in range(2))
+    run = {"cwd": Path(__file__).parent, "capture_output": True, "text": True}  # the root would hide the package
+    first, second = (subprocess.run([sys.executable, "-c", code], check=False, **run) for _ in range(2))
     assert (first.stderr.strip(), second.stderr.strip()) == ("True", "False")
     assert json.loads(first.stdout) == json.loads(second.stdout)
 

@@ -9,7 +9,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mmswap.swap.plan import Plan, Rung, plan
@@ -72,6 +72,7 @@ def test_more_need_or_less_free_never_evicts_less(need: int, free: int, step: in
     assert len(hungrier.evict) >= len(base.evict) >= len(roomier.evict)
 
 
+@example(1, 0, [1], 0.05)
 @given(BYTES, BYTES, SIZES, MARGINS)
 def test_a_need_that_is_a_function_of_lent_bytes_means_the_same(
     need: int, free: int, sizes: list[int], margin: float
@@ -81,7 +82,8 @@ def test_a_need_that_is_a_function_of_lent_bytes_means_the_same(
     known = plan(need, free, ladder_of(sizes), margin=margin)
     assert made.need == known.need
     assert 0 <= made.shortfall - known.shortfall <= 2 + margin
-    assert len(made.evict) >= len(known.evict)
+    if not known.shortfall:  # a unit of a byte or two is worth nothing after rounding, where nothing is enough
+        assert len(made.evict) >= len(known.evict)
 
 
 @given(st.lists(BYTES, min_size=1, max_size=9), BYTES, SIZES)
