@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mmswap.llm.fast import LeanStep, State, Step
-from mmswap.llm.fast.opening import LOOSE
+from mmswap.llm.fast.opening import LOOSE, off
 
 Replay = Callable[[], Tensor]
 Record = Callable[[Callable[[], Tensor]], Replay]
@@ -126,6 +126,6 @@ def _prove(lean: LeanStep, step: GraphStep, open_cache: OpenCache) -> None:
         with torch.no_grad():
             wanted = lean(token, states[0]).clone()
             given = step(token, states[1])
-        worst = float((given.float() - wanted.float()).abs().max() / wanted.float().abs().max().clamp(min=1e-30))
+        worst = off(given, wanted)
         if not worst <= LOOSE[wanted.dtype]:
             raise NotCaptured(f"a replayed token differs by {worst:.1e} of the largest logit")

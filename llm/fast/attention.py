@@ -87,7 +87,7 @@ def attention_of(call: Call, sighting: Sighting, ropes: list[Any]) -> Attention:
     if len(projections) + len(norms) != len(calls):
         raise Refused("it calls more than projections and norms")
     width = look.query.shape[-1]
-    heads = [_heads(one, width) for one in projections[:3]]
+    heads = [one.result for one in projections[:3]]
     norm = [_norm_on(norms, index, heads) for index in (0, 1)]
     if len(norms) != sum(one is not None for one in norm):
         raise Refused("a norm stands where none was expected")
@@ -158,10 +158,6 @@ def _all_called(module: nn.Module, calls: list[Call]) -> None:
         raise Refused("a part of it was called twice")
     if next(module.parameters(recurse=False), None) is not None:
         raise Refused("it has weights of its own beside its projections")
-
-
-def _heads(projection: Call, width: int) -> Tensor:
-    return projection.result  # type: ignore[no-any-return]
 
 
 def _norm_on(norms: list[Call], index: int, heads: list[Tensor]) -> Call | None:

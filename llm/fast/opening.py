@@ -94,8 +94,13 @@ def _opened(model: Any, parts: Parts) -> LeanStep:
     return lean
 
 
+def off(given: Tensor, wanted: Tensor) -> float:
+    """The largest difference, relative to the largest number among those wanted."""
+    return float((given.float() - wanted.float()).abs().max() / wanted.float().abs().max().clamp(min=1e-30))
+
+
 def _compare(given: Tensor, wanted: Tensor, step: int) -> None:
-    worst = float((given.float() - wanted.float()).abs().max() / wanted.float().abs().max().clamp(min=1e-30))
+    worst = off(given, wanted)
     if not worst <= LOOSE.get(wanted.dtype, 0.0):
         raise Refused(f"its numbers came out differently: {worst:.1e} of the largest logit at token {step + 1}")
 
