@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import secrets
 import time
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 FLOOR = -9999.0  # what a logarithm that is no finite number is shown as
 
 
-class Reply:
+class Reply(ABC):
     """One request's answers. The base of both kinds: ids, usage, the frame of a chunk.
 
     Args:
@@ -82,11 +83,13 @@ class Reply:
         chunk = {**self._head, "object": self.chunk_kind, "choices": [choice]}
         return chunk | {"usage": None} if self._usage_asked else chunk
 
+    @abstractmethod
     def _choice(self, index: int, text: str, tokens: Sequence[Token]) -> dict[str, Any]:
-        raise NotImplementedError
+        """A piece of one answer, in this reply's shape."""
 
+    @abstractmethod
     def _whole_choice(self, index: int, answer: Answer, tokens: Sequence[Token]) -> dict[str, Any]:
-        raise NotImplementedError
+        """One answer at its end, in this reply's shape."""
 
 
 class ChatReply(Reply):
