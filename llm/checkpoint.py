@@ -89,7 +89,7 @@ def read_json(path: Path) -> dict[str, Any]:
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ModelError(f"{path.parent} holds no {path.name}: is it the folder of a model?") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"{path} cannot be read ({error}): download the model again.") from None
     if not isinstance(found, dict):
         raise ModelError(f"{path} holds no JSON object: download the model again.")
@@ -121,7 +121,7 @@ def _read_header(path: Path) -> dict[str, Entry]:
             raise ModelError(f"{name} ends inside its header ({_sizes(size, 8 + length)} or more): download it again.")
         try:
             header = json.loads(file.read(length))
-        except ValueError:
+        except (ValueError, RecursionError):
             raise ModelError(
                 f"{name} has a header that cannot be read ({_sizes(size, None)}): download it again."
             ) from None
@@ -143,6 +143,8 @@ def _data_bytes(name: str, tensors: dict[str, Any]) -> int:
     try:
         placed = sorted((value["data_offsets"], key) for key, value in tensors.items())
         for (start, stop), key in placed:
+            if any(type(size) is not int for size in (start, stop, *tensors[key]["shape"])):
+                raise TypeError
             wanted = math.prod(tensors[key]["shape"]) * _BITS.get(tensors[key]["dtype"], 0)
             if start != end or (wanted and (stop - start) * 8 != wanted) or stop < start:
                 raise ModelError(

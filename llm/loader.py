@@ -27,6 +27,7 @@ from mmswap.units import MIB, format_bytes
 
 _LOG = logging.getLogger("mmswap")
 _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+_FLOATS = frozenset({*_DTYPES, "F64", "F8_E4M3", "F8_E5M2"})
 _SMALL = 200 * MIB  # below this, slow kernels are not felt
 
 
@@ -77,8 +78,19 @@ def load_model(
 def load_checked(folder: Path, checkpoint: Checkpoint, config: Any, options: Options) -> Loaded:
     """As `load_model`, of a folder that was checked: `check_checkpoint(folder)`, `load_config(folder)`."""
     found = which(described(folder), checkpoint.tensors)
+    _check_floats(checkpoint)
     tensors = {name: Later(entry) for name, entry in checkpoint.tensors.items()}
     return load_tensors(folder, tensors, found, config, AutoModelForImageTextToText, options)
+
+
+def _check_floats(checkpoint: Checkpoint) -> None:
+    """Refuse whole numbers where a model multiplies: transformers would turn them into floats as they stand."""
+    for name, entry in checkpoint.tensors.items():
+        if name.rpartition(".")[2] in ("weight", "bias") and entry.dtype not in _FLOATS:
+            raise ModelError(
+                f"{entry.file.name} holds {name} as {entry.dtype}, which is no float that mmswap reads: download it "
+                "again, or take a plain or 4-bit checkpoint."
+            )
 
 
 def described(folder: Path) -> dict[str, Any]:

@@ -87,21 +87,23 @@ class Packing:
         total = 0
         for rows in self._rows:
             stored = self._stored[rows.sources[0]]
-            groups, scale_bytes = self._scales(stored)
+            groups, kind = self._scales(stored)
+            for source in rows.sources:
+                kind = torch.promote_types(kind, self._scales(self._stored[source])[1])
             group = stored.scheme.group_size or -(-rows.columns // groups)
             experts = len(rows.ids) if rows.ids.dim() > 1 else 1
             ordered = stored.scheme.act_order and groups > 1
             each = packed_bytes(
-                rows.ids.numel() // experts, rows.columns, group, scale_bytes=scale_bytes, reordered=ordered
+                rows.ids.numel() // experts, rows.columns, group, scale_bytes=kind.itemsize, reordered=ordered
             )
             total += experts * each
         return total
 
-    def _scales(self, stored: Stored) -> tuple[int, int]:
-        """Scales of a row, and bytes of one."""
+    def _scales(self, stored: Stored) -> tuple[int, torch.dtype]:
+        """Scales of a row, and their dtype."""
         scales = next(self._tensors[name] for name in stored.tensors if name.endswith(("scales", "weight_scale")))
         shape = tuple(scales.shape) or (1,)
-        return shape[0] if stored.scheme.method != "compressed-tensors" else shape[-1], scales.dtype.itemsize
+        return shape[0] if stored.scheme.method != "compressed-tensors" else shape[-1], scales.dtype
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -150,9 +152,9 @@ class Packing:
                 if name == "order":
                     continue
                 into = held.setdefault(name, tensor.new_empty(source.numel(), tensor.shape[1]))
-                if into.dtype != tensor.dtype:
-                    raise _unlike(rows)
-                into[at] = tensor[row[at]]
+                if into.dtype != tensor.dtype:  # scales of pieces that were stored in different dtypes
+                    into = held[name] = into.to(torch.promote_types(into.dtype, tensor.dtype))
+                into[at] = tensor[row[at]].to(into.dtype)
             for expert in torch.unique(at // shape[-1]).tolist():
                 if not _equal(orders.setdefault(expert, piece.order), piece.order):
                     raise _unlike(rows)

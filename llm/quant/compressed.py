@@ -33,6 +33,7 @@ MAIN = "weight_packed"
 SUFFIXES = ("weight_packed", "weight_scale", "weight_shape", "weight_zero_point", "weight_g_idx")
 OUTPUTS = ("weight_packed", 0)  # a tensor, and which of its dimensions counts the outputs
 _FORMAT = "pack-quantized"
+_ORDERED = ("group", "dynamic", True)  # `weight` and `static`: sorted while rounding, and stored as they stand
 _GROUPED = ("group", "channel", "tensor")
 
 
@@ -48,6 +49,11 @@ def scheme(section: Mapping[str, Any], module: str) -> Scheme:
         raise ModelError(f"quantization_config.format is {form} and mmswap reads {_FORMAT} only: {OTHERWISE}.")
     if told.get("input_activations"):
         raise ModelError(f"{module} has quantised input_activations, which mmswap does not compute: {OTHERWISE}.")
+    if (place := _transformed(section)) is not None:
+        raise ModelError(
+            f"quantization_config.transform_config turns each layer's {place} on the way, which mmswap does not "
+            f"compute: {OTHERWISE}."
+        )
     weights = told.get("weights")
     weights = weights if isinstance(weights, Mapping) else {}
     four_bits(weights, "num_bits", module)
@@ -58,7 +64,7 @@ def scheme(section: Mapping[str, Any], module: str) -> Scheme:
     return Scheme(
         "compressed-tensors",
         group_of(weights, "group_size") if strategy == "group" else -1,
-        act_order=weights.get("actorder") in ("group", True),
+        act_order=weights.get("actorder") in _ORDERED,
         symmetric=bool(weights.get("symmetric", True)),
     )
 
@@ -104,6 +110,17 @@ def _group_for(section: Mapping[str, Any], module: str) -> Mapping[str, Any]:
             f"{module} is packed and no group of quantization_config.config_groups targets it: {OTHERWISE}."
         )
     return chosen[0]
+
+
+def _transformed(section: Mapping[str, Any]) -> str | None:
+    """Where a rotation must be applied at every token; those named `weight_...` are in the weights already."""
+    told = section.get("transform_config")
+    groups = told.get("config_groups") if isinstance(told, Mapping) else None
+    for group in groups.values() if isinstance(groups, Mapping) else ():
+        for one in group.get("apply") or ():
+            if not str(one.get("location")).startswith("weight_"):
+                return str(one.get("location"))
+    return None
 
 
 def _shape(tensors: Mapping[str, Tensor], words: Tensor, module: str) -> tuple[int, int]:

@@ -94,6 +94,8 @@ def test_file_of_another_kind(tmp_path: Path, content: bytes) -> None:
         {"b.weight": {"dtype": "F32", "shape": [8, 8], "data_offsets": [0, 128]}},
         {"b.weight": {"dtype": "BF16", "shape": [8, 8], "data_offsets": [8, 136]}},
         {"b.weight": {"dtype": "BF16", "shape": [8, 8]}},
+        {"b.weight": {"dtype": "BF16", "shape": [8.0, 8], "data_offsets": [0, 128]}},
+        {"b.weight": {"dtype": "BF16", "shape": [8, 8], "data_offsets": [0.0, 128]}},
         {"b.weight": 7},
         [1, 2],
     ],
@@ -103,6 +105,13 @@ def test_header_that_does_not_fit_its_bytes(tmp_path: Path, header: object) -> N
     raw = json.dumps(header).encode()
     (shards(tmp_path) / SECOND).write_bytes(len(raw).to_bytes(8, "little") + raw + bytes(128))
     with pytest.raises(ModelError, match=SECOND):
+        check_checkpoint(tmp_path)
+
+
+def test_header_nested_deeper_than_any_reader_goes(tmp_path: Path) -> None:
+    raw = b'{"a":' * 100_000
+    (shards(tmp_path) / SECOND).write_bytes(len(raw).to_bytes(8, "little") + raw)
+    with pytest.raises(ModelError, match=f"{SECOND} has a header that cannot be read"):
         check_checkpoint(tmp_path)
 
 

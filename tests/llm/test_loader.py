@@ -59,6 +59,15 @@ def test_loaded_model_is_the_saved_one(saved: Path) -> None:
     assert counts[-1][0] == counts[-1][1] == len(counts) > 10
 
 
+def test_weights_that_the_header_calls_whole_numbers_are_refused(copied: Path) -> None:
+    path = next(copied.glob("model-00002*.safetensors"))
+    tensors = load_file(path)
+    name = next(name for name in tensors if name.endswith(".weight"))
+    save_file(tensors | {name: tensors[name].view(torch.int32)}, path, metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=f"{path.name} holds {name} as I32, which is no float"):
+        load_model(copied)
+
+
 def test_dtype_and_attention_are_obeyed(saved: Path) -> None:
     model = load_model(str(saved), dtype=torch.bfloat16, attention="eager")
     assert model.dtype == torch.bfloat16

@@ -67,6 +67,17 @@ def test_experts_that_transformers_merges_are_merged_in_4_bits(name: str, kind: 
     assert all((stack.order is not None) == (kind == "gptq_act") for stack in stacks)
 
 
+def test_experts_whose_scales_are_of_different_dtypes(tmp_path: Path) -> None:
+    quant_folders.write(tmp_path, "qwen3_vl_moe", "gptq")
+    path = tmp_path / "packed" / "model.safetensors"
+    tensors = load_file(path)
+    wide = {k: v.float() for k, v in tensors.items() if ".experts.1." in k and k.endswith(".scales")}
+    assert wide
+    save_file(tensors | wide, path, {"format": "pt"})
+    packed = check("qwen3_vl_moe", tmp_path)
+    assert {one.scales.dtype for one in packed.modules() if isinstance(one, QuantStack)} == {torch.float32}
+
+
 @pytest.mark.parametrize("name", ["glm4v", "glm4v_moe", "qwen3_5_moe", "aria", "lfm2_vl", "florence2", "gemma4"])
 def test_rounding_is_the_same_as_rounded_plain_weights(name: str, tmp_path: Path) -> None:
     plain = families.build(name)

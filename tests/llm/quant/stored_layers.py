@@ -41,7 +41,7 @@ def words(nibbles: np.ndarray, axis: int, order: tuple[int, ...] = tuple(range(8
             column = 8 * place[-1] + element
             if column < rows.shape[-1]:
                 found[place] |= np.uint32(int(rows[(*place[:-1], column)]) << (4 * j))
-    return torch.from_numpy(np.ascontiguousarray(np.moveaxis(found.view(np.int32), -1, axis)))
+    return torch.tensor(np.moveaxis(found.view(np.int32), -1, axis).tolist(), dtype=torch.int32)  # strides of a file's
 
 
 def drawn(seed: int, inputs: int, outputs: int, group: int, symmetric: bool, dtype: torch.dtype, magnitude: float):

@@ -28,6 +28,7 @@ LAYERS = {
     "gptq with a bias": gptq(bias=True),
     "gptq, inputs no multiple of the group": gptq(200, 24, 128),
     "gptq, inputs no multiple of a block": gptq(328, 8, 64),
+    "gptq, one word of inputs": gptq(7, 9, 8, act=True),
     "gptq, outputs no multiple of 8": gptq(64, 13, 16),
     "gptq, fewer inputs than the group": gptq(40, 8, 128),
     "awq: interleaved outputs": awq(),

@@ -60,6 +60,7 @@ def test_config_that_cannot_be_read(layer: Layer, told: dict[str, Any], field: s
         ({"strategy": "block"}, "strategy block"),
         ({"group_size": 64}, "group_size is 64"),
         ({"actorder": "group"}, "actorder"),
+        ({"actorder": "dynamic"}, "actorder"),
     ],
 )
 def test_group_of_a_config_that_cannot_be_read(weights: dict[str, Any], field: str) -> None:
@@ -72,6 +73,18 @@ def test_quantised_activations() -> None:
     layer = compressed()
     layer.section["config_groups"]["group_0"]["input_activations"] = {"num_bits": 8}
     assert "input_activations" in refused(layer)
+
+
+@pytest.mark.parametrize("location", ["input", "weight_input"])
+def test_rotations_at_every_token(location: str) -> None:
+    """QuIP turns activations too; read without that, every layer would be nonsense. Fused ones need nothing."""
+    layer = compressed()
+    turned = {"type": "hadamard", "apply": [{"targets": ["Linear"], "location": location}]}
+    layer.section["transform_config"] = {"config_groups": {"v": turned}}
+    if location == "input":
+        assert "transform_config turns each layer's input" in refused(layer)
+    else:
+        which(layer.config, layer.named)
 
 
 def test_symmetric_weight_with_zero_points() -> None:
