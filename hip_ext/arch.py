@@ -13,12 +13,33 @@ from pathlib import Path
 from mmswap.hip_ext.surroundings import Found, Surroundings
 
 _NAME = re.compile(r"gfx[0-9a-f]{3,5}|gfx\d+(?:-\d+)*-generic", re.IGNORECASE)
+_GENERIC = {
+    "gfx10-1-generic": ("gfx101",),
+    "gfx10-3-generic": ("gfx103",),
+    "gfx11-generic": ("gfx110", "gfx115"),
+    "gfx12-generic": ("gfx120",),
+}
 _KFD = "/sys/class/kfd/kfd/topology/nodes"
 
 
 def base_name(arch: str) -> str:
     """`'gfx90a:sramecc+:xnack-' -> 'gfx90a'`: features are no part of the architecture's name."""
     return arch.partition(":")[0].strip().lower()
+
+
+def names(text: str) -> tuple[str, ...]:
+    """`'gfx1100; gfx1030:xnack-,gfx1100' -> ('gfx1100', 'gfx1030')`: as people write several."""
+    return tuple(dict.fromkeys(base_name(word) for word in re.split(r"[;,\s]+", text) if word))
+
+
+def unfit(arch: str) -> str | None:
+    """Why the kernels are not for an AMD architecture; None when they are. They count on waves of 32 lanes."""
+    return None if re.match(r"gfx1[0-2]", arch) else f"the kernels are for RDNA cards, and {arch} is none"
+
+
+def covers(built: str, arch: str) -> bool:
+    """Whether code for `built` runs on a card that calls itself `arch`: its own, and a generic one of its family."""
+    return built == arch or (built in _GENERIC and arch.startswith(_GENERIC[built]))
 
 
 def hip_arch(here: Surroundings, live: str | None = None) -> Found:
@@ -28,11 +49,11 @@ def hip_arch(here: Surroundings, live: str | None = None) -> Found:
         live: what the device that was chosen calls itself, if it is an AMD card.
     """
     faults: tuple[str, ...] = ()
-    asked = [word for word in re.split(r"[;,\s]+", here.variable("MMSWAP_HIP_ARCH")) if word]
+    asked = names(here.variable("MMSWAP_HIP_ARCH"))
     if asked:
-        wrong = [word for word in asked if not _NAME.fullmatch(base_name(word))]
+        wrong = [word for word in asked if not _NAME.fullmatch(word)]
         if not wrong:
-            return Found(";".join(base_name(word) for word in asked), "MMSWAP_HIP_ARCH", "MMSWAP_HIP_ARCH names it")
+            return Found(";".join(asked), "MMSWAP_HIP_ARCH", "MMSWAP_HIP_ARCH names it")
         faults = (f"MMSWAP_HIP_ARCH names {', '.join(wrong)}, which is no architecture and ignored",)
     elif here.is_set("MMSWAP_HIP_ARCH"):
         faults = ("MMSWAP_HIP_ARCH is set but empty, and ignored",)

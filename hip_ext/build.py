@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from mmswap.errors import KernelError, told
 from mmswap.hip_ext import compiler, folders
-from mmswap.hip_ext.arch import base_name, hip_arch
+from mmswap.hip_ext.arch import hip_arch, names, unfit
 from mmswap.hip_ext.compiler import PRODUCT, Plan
 from mmswap.hip_ext.interface import FUNCTIONS
 from mmswap.hip_ext.recipe import Target, source_files
@@ -37,8 +37,12 @@ def build(target: Target, here: Surroundings, into: Path) -> Path:
     """Compiles a product into the folder `into`, which is made; whoever builds the same at the same time does no harm.
 
     Raises:
-        KernelError: a compiler is missing or fails, or the folder cannot be written to.
+        KernelError: an architecture is not one of the kernels', a compiler is missing or fails, or the folder cannot be
+            written to.
     """
+    for why in map(unfit, target.archs if target.kind == "hip" else ()):
+        if why is not None:
+            raise KernelError(why)
     plan = compiler.plan(here, target.kind, target.archs)
     if not isinstance(plan, Plan):
         raise KernelError("; ".join(part for part in (plan.reason, *plan.faults, plan.advice) if part))
@@ -140,7 +144,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if not archs:
             raise KernelError("no card is here and no architecture is named: name one with --arch")
-        target = Target(kind, tuple(base_name(arch) for arch in archs.split(";")), own.runtime if own else "")
+        target = Target(kind, names(archs), own.runtime if own else "")
         print(build(target, here, into))
     except KernelError as error:
         print(f"mmswap: {error}.", file=sys.stderr)

@@ -7,7 +7,6 @@ The index is torch's, so HIP_VISIBLE_DEVICES and CUDA_VISIBLE_DEVICES hold.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import torch
@@ -49,8 +48,3 @@ def _cuda(capability: int) -> Live | str:
     if capability < OLDEST_CUDA:
         return f"sm_{capability} is older than sm_{OLDEST_CUDA}"
     return Live("cuda", f"sm_{capability}", torch.version.cuda or "")
-
-
-def unfit(arch: str) -> str | None:
-    """Why the kernels are not for an AMD architecture; None when they are. They count on waves of 32 lanes."""
-    return None if re.match(r"gfx1[0-2]", arch) else f"the kernels are for RDNA cards, and {arch} is none"

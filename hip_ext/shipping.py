@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 
 from mmswap.errors import KernelError
-from mmswap.hip_ext.arch import hip_arch
+from mmswap.hip_ext.arch import covers, hip_arch
 from mmswap.hip_ext.build import build
 from mmswap.hip_ext.recipe import Target, source_hash
 from mmswap.hip_ext.surroundings import Surroundings
@@ -42,7 +42,7 @@ def shipped_for(target: Target, folder: Path = FOLDER) -> Path | None:
         entries = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         hashed = source_hash()
         for entry in entries:
-            fits = entry["kind"] == target.kind and target.archs[0] in entry["archs"]
+            fits = entry["kind"] == target.kind and any(covers(name, target.archs[0]) for name in entry["archs"])
             if fits and entry["sources"] == hashed and (folder / entry["file"]).is_file():
                 return folder / str(entry["file"])
     except (OSError, ValueError, KeyError, TypeError):

@@ -16,10 +16,10 @@ import torch
 
 from mmswap.errors import KernelError, told
 from mmswap.hip_ext import folders, runtime_code
-from mmswap.hip_ext.arch import hip_arch
+from mmswap.hip_ext.arch import hip_arch, unfit
 from mmswap.hip_ext.build import build
 from mmswap.hip_ext.library import Library, Missing, load
-from mmswap.hip_ext.live import Live, live, unfit
+from mmswap.hip_ext.live import Live, live
 from mmswap.hip_ext.overrides import LIBRARY
 from mmswap.hip_ext.recipe import Target
 from mmswap.hip_ext.shipping import shipped_for
@@ -66,7 +66,8 @@ def choose(card: Live, device: torch.device, here: Surroundings, *, building: bo
     """For a card: the first library that loads; else, if `building`, a new one; else why there is none."""
     arch = card.arch
     if card.kind == "hip":
-        arch = str(hip_arch(here, card.arch).value).split(";")[0]
+        wished = str(hip_arch(here, card.arch).value).split(";")
+        arch = card.arch if card.arch in wished else wished[0]  # a list for a wheel may name other cards first
         why = unfit(arch)
         if why is not None:
             return Missing(why, "MMSWAP_HIP_ARCH names another architecture")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from fake_machine import Machine
 
-from mmswap.hip_ext.arch import base_name, hip_arch, is_rdna, kfd_name
+from mmswap.hip_ext.arch import base_name, covers, hip_arch, is_rdna, kfd_name, names, unfit
 
 
 @pytest.mark.parametrize(
@@ -49,3 +49,27 @@ def test_desktop_architectures_are_told_from_data_centre_ones() -> None:
     assert all(is_rdna(name) for name in ("gfx1030", "gfx1100:x", "gfx1151", "gfx1201"))
     assert not any(is_rdna(name) for name in ("gfx90a", "gfx942", "sm_90", ""))
     assert base_name("GFX90a:sramecc+") == "gfx90a"
+
+
+def test_several_architectures_are_read_as_people_write_them() -> None:
+    assert names(" gfx1100; GFX1030:xnack-,gfx1100\n") == ("gfx1100", "gfx1030")
+    assert names(" ;, ") == ()
+
+
+def test_what_has_waves_of_64_lanes_is_refused_by_name() -> None:
+    fit = ("gfx1010", "gfx1036", "gfx1103", "gfx1153", "gfx1201", "gfx1250", "gfx10-3-generic", "gfx12-generic")
+    assert not any(unfit(name) for name in fit)
+    for name in ("gfx803", "gfx906", "gfx90a", "gfx942", "gfx950", "gfx9-4-generic", "sm_90", ""):
+        assert name in str(unfit(name))
+
+
+def test_code_for_a_family_runs_on_its_cards_alone() -> None:
+    assert covers("gfx1103", "gfx1103")
+    assert covers("gfx11-generic", "gfx1103")
+    assert covers("gfx11-generic", "gfx1152")
+    assert covers("gfx10-3-generic", "gfx1031")
+    assert covers("gfx12-generic", "gfx1201")
+    assert not covers("gfx11-generic", "gfx1170")
+    assert not covers("gfx12-generic", "gfx1250")
+    assert not covers("gfx10-3-generic", "gfx1012")
+    assert not covers("gfx1100", "gfx1103")

@@ -249,6 +249,22 @@ def test_a_wheel_holds_the_library_and_says_what_it_is_for(sdk: FakeSdk, tmp_pat
     assert shipping.shipped_for(Target("cuda", ("gfx1100",), "7.2"), tmp_path / "built") is None
 
 
+def test_a_wheel_for_a_family_serves_its_cards(sdk: FakeSdk, tmp_path: Path) -> None:
+    made = shipping.ship(here_with(sdk, MMSWAP_HIP_ARCH="gfx11-generic"), tmp_path)
+    assert shipping.shipped_for(TARGET, tmp_path) == made
+    assert shipping.shipped_for(replace(TARGET, archs=("gfx1201",)), tmp_path) is None
+
+
+@pytest.mark.parametrize("archs", ["gfx90a", "gfx1100;gfx942", "gfx9-4-generic"])
+def test_no_compiler_is_started_for_cards_that_the_kernels_are_not_for(
+    sdk: FakeSdk, tmp_path: Path, archs: str
+) -> None:
+    with pytest.raises(KernelError, match=f"the kernels are for RDNA cards, and {archs.split(';')[-1]} is none"):
+        shipping.ship(here_with(sdk, MMSWAP_HIP_ARCH=archs), tmp_path / "built")
+    assert sdk.calls("hipcc") == []
+    assert not (tmp_path / "built").exists()
+
+
 def test_a_wheel_of_other_sources_or_a_damaged_one_is_not_used(
     sdk: FakeSdk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,6 +290,14 @@ def test_by_hand_it_says_where_the_library_is_or_why_there_is_none(
     monkeypatch.setattr(Surroundings, "real", classmethod(lambda cls: here_with(sdk, MMSWAP_BUILD_ROOT=str(tmp_path))))
     assert main(["--arch", "gfx1100"]) == 0
     assert Path(capsys.readouterr().out.strip()).parent == tmp_path
+    assert main(["--arch", "gfx1100, gfx1030;"]) == 0
+    assert [word for word in sdk.calls("hipcc")[-1]["words"] if "arch" in word] == [
+        "--offload-arch=gfx1100",
+        "--offload-arch=gfx1030",
+    ]
+    capsys.readouterr()
+    assert main(["--arch", "gfx942"]) == 1
+    assert capsys.readouterr().err == "mmswap: the kernels are for RDNA cards, and gfx942 is none.\n"
     sdk.breaks("hipcc")
     assert main(["--arch", "gfx1100"]) == 1
     assert capsys.readouterr().err.startswith("mmswap: the compiler failed: ")

@@ -64,6 +64,14 @@ def test_the_wish_goes_before_the_card(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert str(found) == "no native kernels are built for gfx1100 yet; --backend hip builds them once"
 
 
+def test_a_list_for_a_wheel_does_not_hide_the_card(tmp_path: Path) -> None:
+    """MMSWAP_HIP_ARCH that stayed set after `pip wheel` named other cards first."""
+    wish = "gfx1030;gfx1100"
+    here = Surroundings(bare_environ(MMSWAP_HIP_ARCH=wish, MMSWAP_BUILD_ROOT=str(tmp_path)), windows=False)
+    found = supply.choose(Live("hip", "gfx1100", "7.2"), CARD, here, building=False)
+    assert "no native kernels are built for gfx1100 yet" in str(found)
+
+
 @pytest.mark.parametrize("arch", ["gfx90a", "gfx803", "gfx942"])
 def test_cards_of_other_kinds_are_refused_before_anything_is_built(tmp_path: Path, arch: str) -> None:
     here = Surroundings(bare_environ(MMSWAP_BUILD_ROOT=str(tmp_path)), windows=False)
