@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from PIL import Image
 
-from mmswap.config import ImageConfig
+from mmswap.config import ImageConfig, PixelLimits
 from mmswap.errors import OptionError
 from mmswap.vision.images import open_image
 
@@ -22,15 +22,20 @@ Message: TypeAlias = Mapping[str, Any]
 
 # Private-use characters: they stand in for a user's text while the template is rendered and placeholders are expanded.
 SENTINEL_OPEN, SENTINEL_CLOSE = "\ue000", "\ue001"
+_LIMITS = ("min_pixels", "max_pixels")
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What the processor is given: rendered text, pictures in the order of their slots, sentinel -> literal text."""
+    """What the processor is given: rendered text, pictures in the order of their slots, sentinel -> literal text.
+
+    `limits`: what is asked of each picture, or nothing.
+    """
 
     text: str
     images: tuple[Image.Image, ...]
     literals: Mapping[str, str]
+    limits: tuple[PixelLimits, ...] = ()
 
 
 @dataclass(slots=True)
@@ -63,7 +68,7 @@ def open_messages(messages: Sequence[Message], config: ImageConfig) -> list[dict
     """Messages in the usual form with every picture decoded: `content` a string, or parts of text and image.
 
     A part is `{"type": "text", "text": ...}`, `{"type": "image", "image": path | bytes | PIL image | data URI}` or
-    `{"type": "image_url", "image_url": {"url": ...}}`.
+    `{"type": "image_url", "image_url": {"url": ...}}`. Either may have `min_pixels` and `max_pixels` beside its kind.
 
     Raises:
         OptionError: a message or part of unknown form. ImageError: a picture cannot or may not be decoded.
@@ -83,6 +88,7 @@ def render(
     """
     literals: dict[str, str] = {}
     images: list[Image.Image] = []
+    limits: list[PixelLimits] = []
 
     def guarded(text: str) -> str:
         if not dangerous(text) and SENTINEL_OPEN not in text and SENTINEL_CLOSE not in text:
@@ -95,6 +101,7 @@ def render(
         if item["type"] == "text":
             return {"type": "text", "text": guarded(item["text"])}
         images.append(item["image"])
+        limits.append(limits_of(item))
         return {"type": "image"}
 
     slots: list[dict[str, Any]] = []
@@ -104,7 +111,16 @@ def render(
             slots.append({**message, "content": guarded(content)})
         else:
             slots.append({**message, "content": [part(item) for item in content]})
-    return Prompt(template(slots), tuple(images), literals)
+    return Prompt(template(slots), tuple(images), literals, tuple(limits) if any(limits) else ())
+
+
+def limits_of(part: Mapping[str, Any]) -> PixelLimits:
+    """What a part of kind image asks for.
+
+    Raises:
+        OptionError: it makes no sense.
+    """
+    return PixelLimits(*(part.get(name) for name in _LIMITS))
 
 
 def _open_content(message: Message, config: ImageConfig) -> str | list[dict[str, Any]]:
@@ -123,7 +139,18 @@ def _open_part(part: Any, config: ImageConfig) -> dict[str, Any]:
     if kind == "text" and isinstance(part.get("text"), str):
         return {"type": "text", "text": part["text"]}
     if kind == "image" and "image" in part:
-        return {"type": "image", "image": open_image(part["image"], limit=config.decode_limit)}
+        return _open_picture(part, part["image"], config)
     if kind == "image_url" and isinstance(part.get("image_url"), Mapping) and "url" in part["image_url"]:
-        return {"type": "image", "image": open_image(part["image_url"]["url"], limit=config.decode_limit)}
+        return _open_picture(part, part["image_url"]["url"], config)
     raise OptionError("A part of a message must be a text, an image or an image_url; this one is none of them.")
+
+
+def _open_picture(part: Mapping[str, Any], source: Any, config: ImageConfig) -> dict[str, Any]:
+    kind = part["type"]
+    unknown = [str(name) for name in part if name not in ("type", kind, *_LIMITS)]
+    if unknown:
+        known = " and ".join(_LIMITS)
+        raise OptionError(f"A part of kind {kind} has no field {unknown[0]!r}: beside the picture it may have {known}.")
+    limits_of(part)
+    asked = {name: part[name] for name in _LIMITS if part.get(name) is not None}
+    return {"type": "image", "image": open_image(source, limit=config.decode_limit), **asked}

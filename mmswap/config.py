@@ -82,6 +82,26 @@ class ImageConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class PixelLimits:
+    """What is asked of one picture, within `ImageConfig`: its pixels after resizing. None: as of all others."""
+
+    min_pixels: int | None = None
+    max_pixels: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("min_pixels", "max_pixels"):
+            value = getattr(self, name)
+            _require(value is None or (isinstance(value, int) and value >= 1), f"{name} must be a number from 1.")
+        _require(
+            self.min_pixels is None or self.max_pixels is None or self.min_pixels <= self.max_pixels,
+            f"min_pixels ({self.min_pixels}) must not be above max_pixels ({self.max_pixels}).",
+        )
+
+    def __bool__(self) -> bool:
+        return self.min_pixels is not None or self.max_pixels is not None
+
+
+@dataclass(frozen=True, slots=True)
 class SwapConfig:
     """How the window behaves.
 

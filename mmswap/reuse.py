@@ -57,7 +57,8 @@ class Reuse:
         if self._refused is not None:
             return Begun()
         ids = prepared.inputs["input_ids"][0].tolist()
-        pictures = [(picture_hash(image), info.tokens) for image, info in zip(prompt.images, prepared.images)]
+        hashes = [f"{picture_hash(image)} {prompt.limits[at : at + 1]}" for at, image in enumerate(prompt.images)]
+        pictures = [(hash, info.tokens) for hash, info in zip(hashes, prepared.images)]
         key = chat_key(ids, placeholder, pictures)
         shared = self._kept.serves(key) if self._kept is not None and key is not None else 0
         kept = self._kept if shared else None

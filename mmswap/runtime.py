@@ -222,7 +222,7 @@ class Runtime:
         Raises:
             ContextOverflow: the prompt leaves no room for an answer.
         """
-        prepared = self.processor.prepare(prompt.text, prompt.images, prompt.literals)
+        prepared = self.processor.prepare(prompt.text, prompt.images, prompt.literals, prompt.limits)
         tokens = prepared.inputs["input_ids"].shape[1]
         limit = self._made_for() if self.limited_by_card else self.context  # `reserve` looks at the card
         if tokens >= limit:
@@ -257,7 +257,9 @@ class Runtime:
     def singles(self, prompt: Prompt) -> list[Any]:
         """What the processor gives for each picture of the prompt alone."""
         text = self.processor.render([{"role": "user", "content": [{"type": "image"}]}])
-        return [self.on_card(self.processor.prepare(text, [image]).inputs) for image in prompt.images]
+        limits = [(limit,) for limit in prompt.limits] or [()] * len(prompt.images)
+        pictures = zip(prompt.images, limits)
+        return [self.on_card(self.processor.prepare(text, [image], {}, own).inputs) for image, own in pictures]
 
     def reserve(self, inputs: Mapping[str, Tensor], job: Job | None, say: Say) -> int:
         """The prefill chunk for a prompt whose text and features fit on the card.

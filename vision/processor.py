@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-from mmswap.config import ImageConfig
-from mmswap.errors import ImageError, MmswapError, ModelError, UserError, told
+from mmswap.config import ImageConfig, PixelLimits
+from mmswap.errors import ImageError, MmswapError, ModelError, OptionError, UserError, told
 from mmswap.vision.assemble import Parts, assemble
 from mmswap.vision.limits import Limiter
 from mmswap.vision.literals import ControlTokens, LiteralTokenizer
@@ -84,7 +84,11 @@ class Processor:
         return any(token and token in text for token in placeholders) or self._control.found_in(text)
 
     def prepare(
-        self, text: str, images: Sequence[Image.Image] = (), literals: Mapping[str, str] | None = None
+        self,
+        text: str,
+        images: Sequence[Image.Image] = (),
+        literals: Mapping[str, str] | None = None,
+        limits: Sequence[PixelLimits] = (),
     ) -> Prepared:
         """The tensors for one prompt.
 
@@ -92,18 +96,26 @@ class Processor:
             text: the rendered prompt, one placeholder for each picture.
             images: upright RGB pictures (`open_image`), in the order of their placeholders.
             literals: sentinel in `text` -> the user's text that it stands for, tokenised without control tokens.
+            limits: what is asked of each picture; none: nothing.
 
         Raises:
+            OptionError: a picture cannot be held to its limits here.
             UserError: the number of pictures differs from the number of placeholders, or a text is not Unicode.
             ImageError: the family's processor refuses a picture.
         """
         if not all(map(_encodable, (text, *(literals or {}).values()))):
             raise UserError("The text holds half of a surrogate pair, which is not a character.")
         self._check_count(text, len(images))
-        call = _Call(self._hf, LiteralTokenizer(self.tokenizer, self._control, literals or {}))
-        fitted = [self._limiter.fit(image) for image in images]
+        limiters = self._limiters_of(limits, len(images))
+        call = _Call(self._hf, LiteralTokenizer(self.tokenizer, self._control, literals or {}), limiters)
+        fitted = [limiter.fit(image) for limiter, image in zip(limiters, images)]
         inputs = call.run(text, fitted, self.tokenizer.bos_token)
         return Prepared(inputs, tuple(self._describe(images, call, inputs["input_ids"][0].tolist())))
+
+    def _limiters_of(self, limits: Sequence[PixelLimits], count: int) -> list[Limiter]:
+        """Of each picture; equal limits have one."""
+        made = {asked: self._limiter.within(asked) if asked else self._limiter for asked in dict.fromkeys(limits)}
+        return [made[asked] for asked in limits] if limits else [self._limiter] * count
 
     def _check_count(self, text: str, count: int) -> None:
         if self.image_token is None:
@@ -144,12 +156,12 @@ class Processor:
 class _Call:
     """One call of a transformers processor, on a copy that notes what it makes of each picture."""
 
-    def __init__(self, hf: Any, tokenizer: LiteralTokenizer) -> None:
+    def __init__(self, hf: Any, tokenizer: LiteralTokenizer, limiters: Sequence[Limiter]) -> None:
         self.features: Mapping[str, Any] = {}
         self.replacements: list[str] = []
         self._hf = copy.copy(hf)
         self._hf.tokenizer = tokenizer
-        self._hf.image_processor = _Noting(hf.image_processor, self)
+        self._hf.image_processor = _Noting([limiter.processor for limiter in limiters] or [hf.image_processor], self)
         self._replace = getattr(self._hf, "get_text_with_replacements", None)
         if self._replace is not None:
             self._hf.get_text_with_replacements = self._note_replacements
@@ -192,19 +204,31 @@ class _Call:
 
 
 class _Noting:
-    """An image processor whose result is noted in the call."""
+    """An image processor whose result is noted in the call. `each`: of each picture; mostly it is one for all."""
 
-    def __init__(self, image_processor: Any, call: _Call) -> None:
-        self._image_processor = image_processor
+    def __init__(self, each: Sequence[Any], call: _Call) -> None:
+        self._image_processor = each[0]
+        self._each = each if any(one is not each[0] for one in each) else None
         self._call = call
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._image_processor, name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        features = self._image_processor(*args, **kwargs)
+        features = self._one_by_one(*args, **kwargs) if self._each else self._image_processor(*args, **kwargs)
         self._call.features = dict(features)  # a copy: processors remove what the model does not take
         return features
+
+
+    def _one_by_one(self, images: Any, **kwargs: Any) -> Any:
+        """Each picture by its own processor; joined where patches of pictures lie one behind the other."""
+        assert self._each is not None
+        flat = [image for group in images for image in (group if isinstance(group, (list, tuple)) else [group])]
+        found = [processor([image], **kwargs) for processor, image in zip(self._each, flat)]
+        if not all("image_grid_thw" in one for one in found):
+            raise OptionError("With this model all pictures of a prompt must have the same min_pixels and max_pixels.")
+        joined = {name: torch.cat([torch.as_tensor(one[name]) for one in found]) for name in found[0]}
+        return type(found[0])(data=joined)
 
 
 def _encodable(text: str) -> bool:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from PIL import Image
 from processor_folders import FAMILIES, make_folder
 
-from mmswap.config import ImageConfig
+from mmswap.config import ImageConfig, PixelLimits
+from mmswap.errors import OptionError
 from mmswap.vision.limits import Limiter
-from mmswap.vision.processor import ImageInfo, Processor, load_processor
+from mmswap.vision.processor import ImageInfo, Prepared, Processor, load_processor
 
 ONE_SIZE = (
     "gemma3",
@@ -109,3 +112,53 @@ def test_fitting_keeps_the_ratio_and_leaves_others_alone() -> None:
     same = Image.new("RGB", (100, 100))
     assert limiter.fit(same) is same
     assert limiter.fit(Image.new("RGB", (100_000, 3))).height == 1
+
+
+def asked(processor: Processor, sizes: list[tuple[int, int]], *limits: PixelLimits) -> Prepared:
+    slots = [{"type": "image"}] * len(sizes)
+    text = processor.render([{"role": "user", "content": [*slots, {"type": "text", "text": "?"}]}])
+    rng = np.random.default_rng(0)
+    pictures = [Image.fromarray(rng.integers(0, 255, (h, w, 3), dtype=np.uint8)) for w, h in sizes]
+    return processor.prepare(text, pictures, {}, limits)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("wanted", [PixelLimits(max_pixels=3136), PixelLimits(min_pixels=90_000)], ids=str)
+def test_a_picture_may_ask_for_what_the_flag_gives_all(
+    name: str, wanted: PixelLimits, folders: dict[str, Path]
+) -> None:
+    plain = load(folders[name])
+    before = asked(plain, [(300, 200)])
+    try:
+        found = asked(plain, [(300, 200)], wanted)
+    except OptionError as error:
+        assert "would change nothing" in str(error)
+        assert wanted.min_pixels or name in ONE_SIZE
+    else:
+        same = asked(load(folders[name], wanted.min_pixels, wanted.max_pixels), [(300, 200)])
+        assert found.images == same.images
+        assert all(torch.equal(value, same.inputs[key]) for key, value in found.inputs.items())
+    after = asked(plain, [(300, 200)])
+    assert all(torch.equal(value, after.inputs[key]) for key, value in before.inputs.items())
+
+
+@pytest.mark.parametrize("name", NATIVE)
+def test_a_picture_never_gets_more_than_the_flag_allows(name: str, folders: dict[str, Path]) -> None:
+    held = load(folders[name], high=100_000)
+    usual = asked(held, [(800, 600)])
+    assert asked(held, [(800, 600)], PixelLimits(max_pixels=400_000)).images == usual.images
+    with pytest.raises(OptionError, match="may have 100000 pixels at most"):
+        asked(held, [(800, 600)], PixelLimits(min_pixels=200_000))
+
+
+@pytest.mark.parametrize("name", ["qwen2_vl", "smolvlm"])
+def test_pictures_with_limits_of_their_own(name: str, folders: dict[str, Path]) -> None:
+    plain, wanted = load(folders[name]), (PixelLimits(max_pixels=30_000), PixelLimits())
+    if name != "qwen2_vl":
+        with pytest.raises(OptionError, match="must have the same"):
+            asked(plain, [(300, 200), (300, 200)], *wanted)
+        return
+    mixed = asked(plain, [(300, 200), (300, 200)], *wanted)
+    single = [asked(plain, [(300, 200)], limit).images[0] for limit in wanted]
+    assert list(mixed.images) == single
+    assert single[0].tokens < single[1].tokens
