@@ -26,9 +26,10 @@ def unpatched(model: Any, inputs: dict[str, Tensor], **more: Any) -> list[int]:
 
 def start(model: Any, inputs: dict[str, Tensor], chunk: int = 2048, **more: Any) -> Generation:
     """Our answer; pictures are encoded beforehand and replayed, as the runtime does."""
-    tower = find_tower(model)
-    pictured = any("pixel" in name for name in inputs)
-    replay = functools.partial(tower.replay, tower.run(tower.call_for(inputs))) if pictured else None
+    replay = None
+    if any("pixel" in name for name in inputs):
+        tower = find_tower(model)
+        replay = functools.partial(tower.replay, tower.run(tower.call_for(inputs)))
     settings = {"sampling": SamplingConfig(max_new_tokens=NEW), "end_ids": frozenset({END}), "context": 512, **more}
     settings.setdefault("caching", decide(model, "auto"))
     return generate(model, inputs, prefill_chunk=chunk, replay=replay, **settings)

@@ -32,6 +32,7 @@ class Attention:
         index: of the layer in the cache.
         heads, head_dim: of the query. kv_heads, value_dim: of keys and values.
         project: h -> query, key, value, each [B, 1, heads * D]; `sides` are their modules.
+        whole_norms: whether q_norm and k_norm take all heads as one row (OLMo 2), not each by itself.
         rope: which of the step's pairs (cos, sin) it turns by; None: it does not turn.
     """
 
@@ -44,6 +45,7 @@ class Attention:
     o: Linear
     q_norm: Norm | None
     k_norm: Norm | None
+    whole_norms: bool
     turn: Turn | None
     rope: int | None
     scale: float
@@ -56,17 +58,20 @@ class Attention:
         """`h [B,1,H]` -> `[B,1,H]`; the token's key and value go into `step.cache`."""
         batch = h.shape[0]  # one token: [B, 1, heads * D] and [B, heads, 1, D] are the same bytes
         q, k, v = self.project(h)
-        q = q.view(batch, self.heads, 1, self.head_dim)
-        k = k.view(batch, self.kv_heads, 1, self.head_dim)
+        q = self._normed(self.q_norm, q, self.heads)
+        k = self._normed(self.k_norm, k, self.kv_heads)
         v = v.view(batch, self.kv_heads, 1, self.value_dim)
-        if self.q_norm is not None:
-            q = self.q_norm(q)
-        if self.k_norm is not None:
-            k = self.k_norm(k)
         if self.turn is not None:
             cos, sin = step.ropes[self.rope]
             q, k = self.turn(q, k, cos, sin)
         return self.o(step.attend(self, q, k, v).view(batch, 1, -1))
+
+    def _normed(self, norm: Norm | None, x: Tensor, heads: int) -> Tensor:
+        """The heads of a projection, [B, heads, 1, D], normed each by itself or all as one row."""
+        if norm is not None and self.whole_norms:
+            x = norm(x.view(x.shape[0], 1, -1))
+        x = x.view(x.shape[0], heads, 1, self.head_dim)
+        return x if norm is None or self.whole_norms else norm(x)
 
 
 def attention_of(call: Call, sighting: Sighting, ropes: list[Any]) -> Attention:
@@ -79,7 +84,7 @@ def attention_of(call: Call, sighting: Sighting, ropes: list[Any]) -> Attention:
     look = _only_look(module, sighting)
     kinds = _meaning(look)
     calls = sighting.children(module)
-    _all_called(module, calls)
+    _all_called(module, calls, kinds.get("s_aux"))
     projections = [one for one in calls if takes_features(one.module)]
     if len(projections) != 4 or any(one.given is not projections[0].given for one in projections[:3]):
         raise Refused(f"it has {len(projections)} projections in another order than query, key, value, output")
@@ -91,6 +96,8 @@ def attention_of(call: Call, sighting: Sighting, ropes: list[Any]) -> Attention:
     norm = [_norm_on(norms, index, heads) for index in (0, 1)]
     if len(norms) != sum(one is not None for one in norm):
         raise Refused("a norm stands where none was expected")
+    if len({one.given.shape[-1] == width for one in norm if one is not None}) > 1:
+        raise Refused("it norms each head on one side and all together on the other")
     before = [_per_head(one.result if one is not None else heads[index], width) for index, one in enumerate(norm)]
     after = (look.query, look.key[:, :, -1:])
     rope = _rope_index(call, ropes)
@@ -109,6 +116,7 @@ def attention_of(call: Call, sighting: Sighting, ropes: list[Any]) -> Attention:
         o=linear_of(projections[3]),
         q_norm=None if norm[0] is None else norm_of(norm[0].module, norm[0].given),
         k_norm=None if norm[1] is None else norm_of(norm[1].module, norm[1].given),
+        whole_norms=any(one is not None and one.given.shape[-1] != width for one in norm),
         turn=turn,
         rope=rope if turn is not None else None,
         scale=float(kinds["scaling"]) if kinds.get("scaling") is not None else width**-0.5,
@@ -149,14 +157,14 @@ def _meaning(look: Looked) -> dict[str, Any]:
     return said
 
 
-def _all_called(module: nn.Module, calls: list[Call]) -> None:
+def _all_called(module: nn.Module, calls: list[Call], sinks: Tensor | None) -> None:
     called = {one.module for one in calls}
     for name, child in module.named_children():
         if child not in called and any(True for _ in child.parameters()):
             raise Refused(f"{name} was not used")
     if len(called) != len(calls):
         raise Refused("a part of it was called twice")
-    if next(module.parameters(recurse=False), None) is not None:
+    if any(one is not sinks for one in module.parameters(recurse=False)):
         raise Refused("it has weights of its own beside its projections")
 
 

@@ -41,6 +41,11 @@ class Together:
     one: Body
     other: Body
 
+    @property
+    def why(self) -> str | None:
+        """Why its attention is called as it is; None if it is ours."""
+        return getattr(self.one, "why", None) or getattr(self.other, "why", None)
+
     def __call__(self, h: Tensor, step: Any) -> Tensor:
         return self.one(h, step) + self.other(h, step)
 

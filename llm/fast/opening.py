@@ -28,6 +28,8 @@ from mmswap.llm.fast.step import LeanStep, Tail
 from mmswap.llm.parts import Parts, find_parts
 from mmswap.llm.request import RequestState, first_inputs, next_inputs, prepare
 
+_ODD = (MmswapError, TypeError, ValueError, KeyError, RuntimeError, AttributeError, IndexError, AssertionError)
+_APART = "its parts could not be run one by one"
 PROMPT, STEPS = 6, 3
 LOOSE = {torch.float32: 2e-4, torch.float16: 3e-2, torch.bfloat16: 1.5e-1}
 """Largest difference of logits, relative to the largest logit, that rounding through many layers may leave."""
@@ -56,12 +58,13 @@ def open_lean(model: Any) -> LeanStep:
 
 
 @contextmanager
-def _running() -> Iterator[None]:
-    """The model's own code, which may have wishes about its prompt that a few tokens do not meet."""
+def _running(what: str = "a few tokens of text could not be taken through it") -> Iterator[None]:
+    """Code that may stumble over this model: its own, which has wishes about prompts, or ours, which takes it apart."""
     try:
         yield
-    except (MmswapError, TypeError, ValueError, KeyError, RuntimeError, AttributeError, IndexError) as error:
-        raise Refused(f"a few tokens of text could not be taken through it: {error}") from error
+    except _ODD as error:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise Refused(f"{what}: {lines[0]}") from error
 
 
 def _opened(model: Any, parts: Parts) -> LeanStep:
@@ -83,13 +86,16 @@ def _opened(model: Any, parts: Parts) -> LeanStep:
             layers = [layer for _, layer in parts.layers]
             with seen(parts.decoder, layers) as sighting, _ends(parts) as ends, _running():
                 outputs = prepared.model(**given, return_dict=True)
-            lean = _read(parts, sighting, ends, outputs.logits[:, -1:], model.config)
-            running = lean.begin(copied, lean.seen_at)
+            with _running(_APART):
+                lean = _read(parts, sighting, ends, outputs.logits[:, -1:], model.config)
+                running = lean.begin(copied, lean.seen_at)
         else:
             with _running():
                 outputs = prepared.model(**given, return_dict=True)
         assert lean is not None
-        _compare(lean(token, running), outputs.logits[0, -1], step)
+        with _running(_APART):
+            found = lean(token, running)
+        _compare(found, outputs.logits[0, -1], step)
     assert lean is not None
     return lean
 

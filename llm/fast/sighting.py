@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, nn
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.modeling_utils import AttentionInterface
 
 
 @dataclass(slots=True, eq=False)
@@ -112,20 +112,23 @@ def _listen(stack: ExitStack, module: nn.Module, calls: list[Call], keep: Callab
 
 @contextmanager
 def _looking(looks: list[Looked]) -> Iterator[None]:
-    """Note the calls of the SDPA attention function that transformers' modules look up by name."""
-    own = ALL_ATTENTION_FUNCTIONS["sdpa"]
-    local = "sdpa" in ALL_ATTENTION_FUNCTIONS._local_mapping
+    """Note the calls of whatever attention function a module looks up: SDPA's, or its own file's eager one."""
+    own = AttentionInterface.get_interface
 
-    def look(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **more: Any) -> Any:
-        output = own(module, query, key, value, mask, **more)
-        looks.append(Looked(module, query, key, value, mask, more, output[0]))
-        return output
+    def get_interface(self: AttentionInterface, *args: Any, **kwargs: Any) -> Any:
+        run = own(self, *args, **kwargs)
 
-    ALL_ATTENTION_FUNCTIONS["sdpa"] = look
+        def look(
+            module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any = None, **more: Any
+        ) -> Any:
+            output = run(module, query, key, value, attention_mask, **more)
+            looks.append(Looked(module, query, key, value, attention_mask, more, output[0]))
+            return output
+
+        return look
+
+    AttentionInterface.get_interface = get_interface
     try:
         yield
     finally:
-        if local:
-            ALL_ATTENTION_FUNCTIONS["sdpa"] = own
-        else:
-            del ALL_ATTENTION_FUNCTIONS["sdpa"]
+        AttentionInterface.get_interface = own

@@ -20,7 +20,6 @@ from mmswap.llm.fast.norm import norm_of
 OWN = {  # family -> why it keeps its own forward
     "gemma4": "its layers have layer_scalar beside their parts",
     "mllama": "its layers did not run once each in their order",
-    "got_ocr2": "it attended 0 times, and it is given attention_mask",  # it has eager attention only
     "blip_2": "does not take this prompt",
     "florence2": "it is an encoder and a decoder",
 }
