@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,3 +23,13 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     folder = tmp_path_factory.getbasetemp() / f"mmswap-cache-{next(_numbers)}"
     monkeypatch.setenv("MMSWAP_CACHE", str(folder))
     return folder
+
+
+@pytest.fixture(autouse=True)
+def own_modes() -> Iterator[None]:
+    """No test leaves a dispatch mode behind: it would see, and count, every op of the tests after it."""
+    yield
+    modes = getattr(sys.modules.get("torch.utils._python_dispatch"), "_get_current_dispatch_mode_stack", list)()
+    for mode in reversed(modes):
+        mode.__exit__(None, None, None)
+    assert not modes, f"{[type(mode).__name__ for mode in modes]} was entered and never left"

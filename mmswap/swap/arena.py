@@ -115,18 +115,18 @@ class SimulatedArena(Arena):
         assert all(self.slabs[i].data_ptr() == self._addresses[i] for i in indices)
 
     def lend(self, lent: int) -> None:
-        tracker = LiveTracker()
         self._lent = lent
         self._thread = threading.get_ident()
-        tracker.__enter__()
-        self._tracker = tracker
+        self._tracker = LiveTracker()  # known before it is entered: whatever strikes in between, it can be left
+        self._tracker.__enter__()
 
     def end_lending(self) -> Usage | None:
-        tracker, self._tracker = self._tracker, None
+        tracker = self._tracker
         if tracker is None:
             return None
-        if threading.get_ident() == self._thread:  # modes belong to threads; nobody can leave another's
+        if threading.get_ident() == self._thread and tracker.entered:  # nobody can leave another thread's mode
             tracker.__exit__(None, None, None)
+        self._tracker = None
         return Usage(tracker.peak, growth(list(tracker.events), region=self._lent))
 
     def keep(self, tree: Any) -> Any:

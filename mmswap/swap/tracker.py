@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from mmswap.swap import interrupts
 from mmswap.swap.event import SCRATCH, Event
@@ -57,6 +57,11 @@ class LiveTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._depth += 1
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
+
+    @property
+    def entered(self) -> bool:
+        """Whether the calling thread's ops go through it now."""
+        return any(mode is self for mode in _get_current_dispatch_mode_stack())
 
     def __exit__(self, *reason: Any) -> None:
         super().__exit__(*reason)  # type: ignore[no-untyped-call]

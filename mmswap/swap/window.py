@@ -242,6 +242,8 @@ class Window:
         if pool.arena is None or not pool.turns.has(self._turn):
             return errors
         _try(errors, self._end_lending)
+        if errors:  # what struck may have struck before anything was ended
+            _try(errors, self._end_lending)
         _try(errors, self._account)
         if not self._evicted:
             return errors

@@ -11,6 +11,7 @@ import pytest
 import torch
 from fingerprint import fingerprint
 from swap_models import IDS, ToyDecoder, tight_pool
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from mmswap.card import SimulatedCard
 from mmswap.swap import SwapPool, arena, mirror, restore, window
@@ -124,6 +125,7 @@ def test_a_fault_at_any_call_of_any_step(step: tuple[Any, str], after: bool, ove
         assert fingerprint(model, addresses=True) == before
         assert not pool.busy
         assert not any(unit.missing for unit in pool.units)
+        assert not _get_current_dispatch_mode_stack(), "the window's tracker sees what comes after it"
         assert outcome(pool, model, False) is None  # the next window knows nothing of it
         assert pool.card.free().bytes == 0
         pool.mirrors.clear()
