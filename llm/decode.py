@@ -1,16 +1,17 @@
 """The decode loop: one request from its inputs to its last token. Knows transformers models, no pictures and no text.
 
 `for token in generate(model, inputs, ...): ...` prefills (in chunks) at the first step and decodes one token a step.
-Closing it drops the cache. Nothing is held across a `yield`, so that several requests can take turns on one model.
+Closing it drops the cache. Nothing is held across a `yield`, so that several requests can take turns on one model;
+`moves` also stop before each token, so that those of several go through together.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -24,11 +25,12 @@ from mmswap.llm.kv.cache import KvCache
 from mmswap.llm.kv.caching import Caching
 from mmswap.llm.kv.prefix import Kept, Key, within_pictures
 from mmswap.llm.parts import find_parts
+from mmswap.llm.pause import Pause
 from mmswap.llm.prefill import chunked, seen_ahead
 from mmswap.llm.request import Prepared, RequestState, first_inputs, later_inputs, next_inputs, prepare
 from mmswap.llm.sampling import Chosen, Constraint, Sampler
 from mmswap.llm.statistics import Statistics
-from mmswap.llm.stopping import Stopped, never, stopping
+from mmswap.llm.stopping import Meanwhile, Stopped, never, stopping
 
 Replay = Callable[[], AbstractContextManager[None]]
 
@@ -41,6 +43,9 @@ class Token:
     chosen: Chosen | None = None
 
 
+Moves: TypeAlias = Generator[Token | Pause, None, None]
+
+
 class Generation(Iterator[Token]):
     """A running answer: an iterator of tokens that also tells how it went.
 
@@ -51,24 +56,29 @@ class Generation(Iterator[Token]):
         seed: what the sampler was seeded with.
         cache: the KV cache once the prompt is in it, until the answer ends.
         kept: what the next prompt may begin with, if a key was given; once the answer has ended.
+        moves: the same tokens, with a `Pause.STEP` before each that is computed after the prompt.
+        wanted: at `Pause.STEP` the step that comes next, which may be taken for it.
     """
 
-    def __init__(self, steps: Callable[[Generation], Iterator[Token]], prompt_tokens: int, sampler: Sampler) -> None:
+    def __init__(self, steps: Callable[[Generation], Moves], prompt_tokens: int, sampler: Sampler) -> None:
         self.statistics = Statistics(prefill_tokens=prompt_tokens)
+        self.wanted: Wanted | None = None
         self.finish_reason: str | None = None
         self.seed = sampler.seed
         self.cache: Any = None
         self.kept: Kept | None = None
-        self._steps = steps(self)
+        self.moves = steps(self)
 
     def __next__(self) -> Token:
-        return next(self._steps)
+        while isinstance(found := next(self.moves), Pause):
+            pass
+        return found
 
     def close(self) -> None:
         """End the answer here and drop its cache; may be called at any time, and twice."""
         if self.finish_reason is None:
             self.finish_reason = "cancelled"
-        self._steps.close()  # type: ignore[attr-defined]
+        self.moves.close()
 
 
 def generate(
@@ -81,6 +91,7 @@ def generate(
     context: int,
     replay: Replay | None = None,
     should_stop: Callable[[], bool] | None = None,
+    meanwhile: Meanwhile | None = None,
     decoding: Decoding = PLAIN,
     caching: Caching | None = None,
     key: Key | None = None,
@@ -97,6 +108,7 @@ def generate(
         context: tokens that prompt and answer may hold together.
         replay: makes the context manager in which the model finds its image features (`Tower.replay`).
         should_stop: asked before every step, and before every layer of the prompt's; True ends the answer.
+        meanwhile: called before every layer of the prompt's: others may have their tokens computed.
         decoding: how tokens after the prompt are computed (`open_decoding`); as it is, by the model's own forward.
         caching: how keys and values are kept; without it, in transformers' own cache.
         key: of the prompt, if its keys and values are to be kept for the next one: `Generation.kept`, at the end.
@@ -115,9 +127,9 @@ def generate(
     request = _Request(model, dict(inputs), room, prefill_chunk, replay, decoding, caching)
     request.key, request.kept = key, kept
 
-    def steps(run: Generation) -> Iterator[Token]:
+    def steps(run: Generation) -> Moves:
         try:
-            yield from _loop(run, request, sampler, end_ids, room, should_stop or never)
+            yield from _loop(run, request, sampler, end_ids, room, should_stop or never, meanwhile)
             run.kept = request.left()
         except Stopped:
             run.finish_reason = "cancelled"
@@ -126,7 +138,7 @@ def generate(
             raise
         finally:
             request.drop()
-            run.cache = None
+            run.cache = run.wanted = None
 
     return Generation(steps, len(prompt), sampler)
 
@@ -138,22 +150,28 @@ def _loop(
     end_ids: frozenset[int],
     room: int,
     should_stop: Callable[[], bool],
-) -> Iterator[Token]:
+    meanwhile: Meanwhile | None,
+) -> Moves:
     statistics, token = run.statistics, -1
     while statistics.decode_tokens < room:
         if should_stop():
             run.finish_reason = "cancelled"
             return
-        begun = time.perf_counter()
         if token < 0:
-            with stopping(request.layers, should_stop):
+            begun = time.perf_counter()
+            with stopping(request.layers, should_stop, meanwhile):
                 logits = request.prefill(statistics)
             token = sampler.next(logits)
             statistics.prefill_seconds = time.perf_counter() - begun
             run.cache = request.cache
         else:
-            token = sampler.next(request.step(token))
-            statistics.decode_seconds += time.perf_counter() - begun
+            run.wanted = Wanted(token, request)
+            yield Pause.STEP
+            begun = time.perf_counter()
+            logits, spent = run.wanted.taken()
+            run.wanted = None
+            token = sampler.next(logits)
+            statistics.decode_seconds += spent + time.perf_counter() - begun
         if token in end_ids:
             run.finish_reason = "stop"
             return
@@ -161,6 +179,33 @@ def _loop(
         if statistics.decode_tokens == room:
             run.finish_reason = "length"
         yield Token(token, sampler.chosen)
+
+
+class Wanted:
+    """A token that is about to go through the model.
+
+    Attributes:
+        token: its id. state: of its request, where the model decodes part by part.
+    """
+
+    def __init__(self, token: int, request: _Request) -> None:
+        self.token, self.state = token, request.running
+        self._request = request
+        self._given: tuple[Tensor, float] | None = None
+
+    @property
+    def given(self) -> bool:
+        """Whether somebody has taken it through."""
+        return self._given is not None
+
+    def give(self, logits: Tensor, seconds: float) -> None:
+        """It went through the model beside others, in so many seconds, and is in the state's cache: `logits [V]`."""
+        self._request.fed(self.token)
+        self._given = logits, seconds
+
+    def taken(self) -> tuple[Tensor, float]:
+        """The logits, computed here if nobody did, and the seconds that others spent on them."""
+        return (self._request.step(self.token), 0.0) if self._given is None else self._given
 
 
 class _Request:
@@ -180,7 +225,7 @@ class _Request:
         self._replay = replay or nullcontext
         self._decoding, self._caching = decoding, caching
         self._step = decoding.step
-        self._running: State | None = None
+        self.running: State | None = None
         self._state = RequestState(model)
         self.layers = find_parts(model).layers
         self._prepared: Prepared | None = None
@@ -236,9 +281,9 @@ class _Request:
 
     def left(self) -> Kept | None:
         """What the next prompt may begin with."""
-        cache = self.cache if self._running is None else self._running.cache
-        if self._running is not None:
-            self._running.settle()
+        cache = self.cache if self.running is None else self.running.cache
+        if self.running is not None:
+            self.running.settle()
         if self.key is None or not isinstance(cache, KvCache) or cache.crossing:
             return None
         whole = self.key.followed(self._fed)
@@ -248,7 +293,7 @@ class _Request:
         self._inputs = {}
         self._replay = nullcontext
         if self._step is not None and (cache := cache_of(self._outputs)) is not None:
-            self._running = self._step.begin(cache, noted.next if noted is not None else None)
+            self.running = self._step.begin(cache, noted.next if noted is not None else None)
         return self._last_logits()
 
     @torch.no_grad()
@@ -256,11 +301,16 @@ class _Request:
         with self._decoding.token():
             return self._stepped(token)
 
-    def _stepped(self, token: int) -> Tensor:
+    def fed(self, token: int) -> None:
+        """A token has gone, or goes, through the model."""
         self._fed.append(token)
-        if self._running is not None and self._step is not None:
+        if self.running is not None:
             self._outputs = None
-            return self._step(token, self._running)
+
+    def _stepped(self, token: int) -> Tensor:
+        self.fed(token)
+        if self.running is not None and self._step is not None:
+            return self._step(token, self.running)
         assert self._prepared is not None
         with self._state.applied():
             given = next_inputs(self._prepared, self._outputs, token)
@@ -274,7 +324,7 @@ class _Request:
 
     def drop(self) -> None:
         """Forget everything: cache, features, outputs."""
-        self._prepared, self._outputs, self._running = None, None, None
+        self._prepared, self._outputs, self.running = None, None, None
         self._inputs, self._replay = {}, nullcontext
 
     def _last_logits(self) -> Tensor:

@@ -61,7 +61,7 @@ class GraphStep:
 
     def _places(self, state: State) -> tuple[Any, ...]:
         """All addresses; looked up again when the request or the size of its cache is another."""
-        key = (id(state), state.cache.capacity)
+        key = (id(state), state.cache.capacity, state.at.data_ptr())
         if self._state is state and self._where and self._where[0] == key:
             return self._where
         self._state = state

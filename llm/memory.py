@@ -83,6 +83,10 @@ def prefill_cost(dry_run: DryRun, decoder: str, layers: int, groups: int, cachin
     return cost_of
 
 
+def _none_beside() -> int:
+    return 0
+
+
 def _nothing(tokens: int) -> int:
     """The dry run could not tell."""
     return 0
@@ -123,13 +127,17 @@ class TextMemory:
     Attributes:
         refusal: why `grow` said no the last time, a clause with the figures.
         held: bytes of the KV cache that is claimed now.
+        beside: what others need at the same time and have not claimed: bytes of their next step.
 
     Args:
         free: what can be had now; idle bytes of a pool included, for the allocator gives them before it fails.
         prefill_chunk: most tokens of one prefill step.
+        number: of the sequence: each has its own lines in the card's ledger.
     """
 
-    def __init__(self, cost_of: CostOf, card: Card, free: Callable[[], Reading], prefill_chunk: int) -> None:
+    def __init__(
+        self, cost_of: CostOf, card: Card, free: Callable[[], Reading], prefill_chunk: int, number: int = 1
+    ) -> None:
         self._cost_of = cost_of
         self._card = card
         self._free = free
@@ -141,6 +149,23 @@ class TextMemory:
         self._claimed = 0
         self.refusal = ""
         self.held = 0
+        self.beside: Callable[[], int] = _none_beside
+        mark = "" if number == 1 else f" {number}"
+        self._cache_line, self._features_line = f"KV cache{mark}", f"image features{mark}"
+
+    def another(self, number: int) -> TextMemory:
+        """The claims of another sequence on the same card."""
+        return TextMemory(self._cost_of, self._card, self._free, self._chunk, number)
+
+    @property
+    def step(self) -> int:
+        """Bytes that the sequence's next token takes while it goes through the model; 0 before it has begun."""
+        return self._reserve(self._claimed) if self._claimed else 0
+
+    @property
+    def prefill(self) -> int:
+        """Bytes that reading the prompt takes beside its KV cache."""
+        return max(self._way, self._ahead.held + self._cost.peak)
 
     def size(self, tokens: int) -> int:
         """Bytes of the KV cache of `tokens` and of the smallest prefill step that completes it."""
@@ -193,7 +218,7 @@ class TextMemory:
         Raises:
             DoesNotFit: the budget fell below what the prompt needs. Nothing was prefilled.
         """
-        self._card.claim("image features", features)
+        self._card.claim(self._features_line, features)
         reading = self._free()
 
         def over(need: int) -> int:
@@ -218,8 +243,9 @@ class TextMemory:
         """The largest chunk, from `chunk` downwards, that fits with everything else, and the bytes of all that."""
         ahead = self._ahead
         while True:
-            self._cost = cost = self._cost_of(ahead.largest(chunk, tokens), tokens, ahead)
-            need = self._kept(tokens) + max(self._way, ahead.held + cost.peak, self._reserve(tokens)) + features
+            self._cost = self._cost_of(ahead.largest(chunk, tokens), tokens, ahead)
+            need = self._kept(tokens) + max(self.prefill, self._reserve(tokens)) + features
+            need += self.beside()
             over = over_with(need)
             if not over:
                 return chunk, need
@@ -245,7 +271,7 @@ class TextMemory:
         if tokens <= self._claimed:
             return True
         for wanted in dict.fromkeys((blocks(tokens), tokens)):
-            more = self._kept(wanted) - self._kept(self._claimed) + self._reserve(wanted)
+            more = self._kept(wanted) - self._kept(self._claimed) + max(self._reserve(wanted), self.beside())
             over = over_once_placed(self._card, "the next block of KV cache", more, self._free)
             if not over:
                 self._claim(wanted)
@@ -257,7 +283,7 @@ class TextMemory:
     def _claim(self, tokens: int) -> None:
         self._claimed = tokens
         self.held = self._kept(tokens)
-        self._card.claim("KV cache", self.held)
+        self._card.claim(self._cache_line, self.held)
 
     def exhausted(self) -> DoesNotFit:
         """The error for a card that refused an allocation while the prompt or its answer was computed."""
@@ -269,8 +295,8 @@ class TextMemory:
     def release(self) -> None:
         """The prompt is over: its claims are struck out."""
         self._claimed = self.held = 0
-        self._card.release("KV cache")
-        self._card.release("image features")
+        self._card.release(self._cache_line)
+        self._card.release(self._features_line)
 
 
 def _power_above(tokens: int) -> int:

@@ -5,10 +5,11 @@ Knows no pictures and no card: `room(tokens)` says whether the cache may grow to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 from mmswap.llm.decode import Generation, Token
+from mmswap.llm.pause import Pause
 from mmswap.llm.statistics import Statistics
 from mmswap.llm.text import Detokenizer, StopFilter
 
@@ -22,35 +23,51 @@ class Writer(Iterator[str]):
         finish_reason: None while it runs, then `stop` or `length` (or `cancelled` if it was closed).
         tokens: tokens of the answer so far, the ones of a stop text included.
         shown: the tokens whose text has been handed out, at least in part, or gives none.
+        moves: the same pieces, with a `Pause` wherever others may have their turn.
         full: the KV cache could not grow any more, and the answer ended there.
+
+    Args:
+        patient: whether it is worth to wait for room; without it, never.
     """
 
-    def __init__(self, generation: Generation, tokenizer: Any, stop: tuple[str, ...], room: Room) -> None:
+    def __init__(
+        self,
+        generation: Generation,
+        tokenizer: Any,
+        stop: tuple[str, ...],
+        room: Room,
+        patient: Callable[[], bool] = bool,
+    ) -> None:
         self.finish_reason: str | None = None
         self.tokens = 0
         self.shown: list[Token] = []
         self.full = False
-        self._generation = generation
-        self._pieces = self._write(Detokenizer(tokenizer), StopFilter(stop), room)
+        self._generation, self._patient = generation, patient
+        self.moves = self._write(Detokenizer(tokenizer), StopFilter(stop), room)
 
     @property
     def statistics(self) -> Statistics:
         return self._generation.statistics
 
     def __next__(self) -> str:
-        return next(self._pieces)
+        while isinstance(found := next(self.moves), Pause):
+            pass
+        return found
 
     def close(self) -> None:
         """End the answer here; the cache is dropped."""
         if self.finish_reason is None:
             self.finish_reason = "cancelled"
-        self._pieces.close()  # type: ignore[attr-defined]
+        self.moves.close()
 
-    def _write(self, detokenizer: Detokenizer, filter: StopFilter, room: Room) -> Iterator[str]:
+    def _write(self, detokenizer: Detokenizer, filter: StopFilter, room: Room) -> Generator[str | Pause, None, None]:
         prompt = self._generation.statistics.prefill_tokens
         try:
             held: list[Token] = []
-            for token in self._generation:
+            for token in self._generation.moves:
+                if isinstance(token, Pause):
+                    yield token
+                    continue
                 self.tokens += 1
                 held.append(token)
                 if piece := filter.push(detokenizer.push(token.id)):
@@ -60,7 +77,9 @@ class Writer(Iterator[str]):
                 if filter.stopped:
                     self.finish_reason = "stop"
                     return
-                if not room(prompt + self.tokens):
+                while not (fits := room(prompt + self.tokens)) and self._patient():
+                    yield Pause.ROOM
+                if not fits:
                     self.full, self.finish_reason = True, "length"
                     break
             piece = filter.push(detokenizer.flush()) + filter.flush()

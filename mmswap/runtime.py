@@ -38,7 +38,7 @@ from mmswap.llm.source import resolve_source
 from mmswap.measured import Measurements, Tally
 from mmswap.placement import answer_to_spill, place, require_room, weigh
 from mmswap.recall import experience_of
-from mmswap.reuse import Reuse
+from mmswap.reuse import Reuse, Turn
 from mmswap.stream import Stream
 from mmswap.swap.dry_run import DryRun, calibrate, policy_of
 from mmswap.vision.encoder import Encoder, Job
@@ -175,7 +175,7 @@ class Runtime:
         *,
         sampling: SamplingConfig | None = None,
         on_decision: Say | None = None,
-        reuse: bool = False,
+        reuse: bool | Turn = False,
         **more: Any,
     ) -> Stream:
         """The answer piece by piece. Closing the stream early stops the work and brings every weight back.
@@ -185,8 +185,8 @@ class Runtime:
                 kept on the card for the next one (until a prompt comes that it does not serve, or `forget`).
             messages: as of `chat`; or a `Prompt`, whose text the model reads as it stands.
             on_decision: called with every decision and its reason as it is taken.
-            more: `should_stop` (asked before every step), `constraint` (what the answer must look like) and `template`
-                (keywords for the chat template) of `Stream`.
+            more: `should_stop` (asked before every step), `constraint` (what the answer must look like), `template`
+                (keywords for the chat template) and `place` (beside others, see `Several`) of `Stream`.
         """
         opened = messages if isinstance(messages, Prompt) else open_messages(messages, self.config.image)
         return Stream(self, opened, sampling or SamplingConfig(), on_decision, reuse=reuse, **more)
@@ -261,7 +261,7 @@ class Runtime:
         pictures = zip(prompt.images, limits)
         return [self.on_card(self.processor.prepare(text, [image], {}, own).inputs) for image, own in pictures]
 
-    def reserve(self, inputs: Mapping[str, Tensor], job: Job | None, say: Say) -> int:
+    def reserve(self, inputs: Mapping[str, Tensor], job: Job | None, say: Say, memory: TextMemory | None = None) -> int:
         """The prefill chunk for a prompt whose text and features fit on the card.
 
         Raises:
@@ -274,7 +274,7 @@ class Runtime:
             way = Way(inputs) if job is None else Way(inputs, job.peak.result, job.call.entry)
             peak = self._dry_run.tower_peak(to_decoder, way)
             ahead, way_bytes = peak.result, peak.total if peak.result is not None else 0
-        chunk = self.memory.begin(tokens, features, say, ahead, way_bytes)
+        chunk = (memory or self.memory).begin(tokens, features, say, ahead, way_bytes)
         if tokens >= self.context:
             raise ContextBeyondCard(tokens, self.context)
         return chunk

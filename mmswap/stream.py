@@ -1,11 +1,13 @@
 """One answer under way: prompt in, pieces of text out, an `Answer` with every figure at the end.
 
-A transaction around one prompt: however it ends, every weight is back and the card's ledger is as before.
+A transaction around one prompt: however it ends, every weight is back and the card's ledger is as before. It has the
+runtime to itself, or a `Place` beside others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,13 +17,17 @@ from mmswap.answer import Answer, ImageReport
 from mmswap.chat import Prompt
 from mmswap.config import SamplingConfig
 from mmswap.errors import DoesNotFit, WindowMisuse
-from mmswap.llm.decode import Token, generate
+from mmswap.llm.decode import Generation, Token, Wanted, generate
 from mmswap.llm.kv.prefix import Kept
+from mmswap.llm.pause import Pause
 from mmswap.llm.sampling import Constraint
+from mmswap.llm.stopping import Stopped
 from mmswap.llm.writer import Writer
 from mmswap.measured import EncodePeak
-from mmswap.reuse import Begun
+from mmswap.place import Place
+from mmswap.reuse import Begun, Turn
 from mmswap.swap.report import WindowReport
+from mmswap.vision.beside import Others
 from mmswap.vision.cache import tensor_bytes
 from mmswap.vision.encoder import Encoded, Job, no_window
 from mmswap.vision.processor import Prepared
@@ -37,6 +43,7 @@ class Stream(Iterator[str]):
 
     Attributes:
         tokens: the ones whose text has been handed out; with their logprobs, if those were asked for.
+        moves: the same pieces, with a `Pause` wherever others may have their turn.
     """
 
     def __init__(
@@ -46,20 +53,26 @@ class Stream(Iterator[str]):
         sampling: SamplingConfig,
         on_decision: Say | None,
         *,
-        reuse: bool = False,
+        reuse: bool | Turn = False,
         should_stop: Callable[[], bool] | None = None,
         constraint: Constraint | None = None,
         template: Mapping[str, Any] | None = None,
+        place: Place | None = None,
     ) -> None:
         self.tokens: list[Token] = []
+        self._shared = place is not None
+        self._place = place or Place(runtime.memory, runtime.memory.grow, shortage=runtime.reuse.give_up)
+        self._generation: Generation | None = None
+        self._encoding = False  # weights may be out from now on
         self._should_stop, self._constraint, self._template = should_stop, constraint, template or {}
         self._runtime = runtime
-        self._sampling, self._reuse = sampling, reuse
+        self._sampling = sampling
+        self._turn = reuse if isinstance(reuse, Turn) else Turn() if reuse else None
         self._left: Kept | None = None
         self._on_decision = on_decision
         self._decisions: list[str] = []
         self._answer: Answer | None = None
-        self._pieces = self._run(messages)
+        self.moves = self._run(messages)
 
     @property
     def answer(self) -> Answer:
@@ -72,46 +85,62 @@ class Stream(Iterator[str]):
             raise WindowMisuse("The answer is there when the stream has ended: read all its pieces first.")
         return self._answer
 
+    @property
+    def wanted(self) -> Wanted | None:
+        """At `Pause.STEP` the step that comes next, which may be taken for it."""
+        return self._generation.wanted if self._generation is not None else None
+
     def __next__(self) -> str:
-        return next(self._pieces)
+        while isinstance(found := next(self.moves), Pause):
+            pass
+        return found
 
     def close(self) -> None:
         """Stop here: the work ends, everything that was evicted comes back."""
-        self._pieces.close()  # type: ignore[attr-defined]
+        self.moves.close()
 
     def _say(self, decision: str) -> None:
         self._decisions.append(decision)
         if self._on_decision is not None:
             self._on_decision(decision)
 
-    def _run(self, messages: list[dict[str, Any]] | Prompt) -> Iterator[str]:
+    def _run(self, messages: list[dict[str, Any]] | Prompt) -> Generator[str | Pause, None, None]:
         runtime = self._runtime
-        with runtime.turn():
+        with nullcontext() if self._shared else runtime.turn():
             prompt = messages if isinstance(messages, Prompt) else runtime.render(messages, **self._template)
             prepared = runtime.prepare(prompt)
             try:
                 yield from self._respond(prompt, prepared)
             except torch.OutOfMemoryError as error:  # the process and the next prompt live on
-                raise runtime.memory.exhausted() from error
+                raise self._place.memory.exhausted() from error
+            except Stopped:  # nobody wants it any more
+                pass
             finally:
-                runtime.memory.release()
-                runtime.reuse.keep(self._left)
-                self._left = None
-                runtime.encoder.settle()
+                self._place.memory.release()
+                runtime.reuse.keep(self._left, self._turn.trace if self._turn is not None else None)
+                self._left = self._generation = None
+                self._settle()
 
-    def _respond(self, prompt: Prompt, prepared: Prepared) -> Iterator[str]:
-        runtime = self._runtime
+    def _settle(self) -> None:
+        """Every weight that went out for this prompt is back; those that others sent out are theirs to bring back."""
+        if self._encoding:
+            self._runtime.encoder.settle()
+        self._encoding = False
+
+    def _respond(self, prompt: Prompt, prepared: Prepared) -> Iterator[str | Pause]:
+        runtime, place = self._runtime, self._place
         tokens = prepared.inputs["input_ids"].shape[1]
         self._tell_spills()
         inputs = runtime.on_card(prepared.inputs)
         begun, chunk = self._begin(prompt, prepared, inputs)
         job = runtime.encoder.begin(inputs, self._say) if prepared.images and begun.kept is None else None
         if begun.kept is None:
-            chunk = runtime.reserve(inputs, job, self._say)
+            chunk = self._with_room(lambda: runtime.reserve(inputs, job, self._say, place.memory))
         encoded = self._encode(prompt, job)
         features = tensor_bytes(encoded.features) if encoded is not None else 0
-        chunk = runtime.memory.start(tokens, features, chunk, self._say)  # the budget may have fallen meanwhile
-        generation = generate(
+        # the budget may have fallen meanwhile
+        chunk = self._with_room(lambda: place.memory.start(tokens, features, chunk, self._say))
+        generation = self._generation = generate(
             runtime.model,
             inputs,
             sampling=self._sampling,
@@ -124,13 +153,17 @@ class Stream(Iterator[str]):
             key=begun.key,
             kept=begun.kept,
             should_stop=self._should_stop,
+            meanwhile=None if place.meanwhile is None else lambda: self._look(None),
             constraint=self._constraint,
         )
-        writer = Writer(generation, runtime.processor.tokenizer, self._sampling.stop, runtime.memory.grow)
+        writer = Writer(generation, runtime.processor.tokenizer, self._sampling.stop, place.grow, place.patient)
         self.tokens = writer.shown
         text: list[str] = []
         try:
-            for piece in writer:
+            for piece in writer.moves:
+                if isinstance(piece, Pause):
+                    yield piece
+                    continue
                 if not text:
                     self._say(f"Prefill: {writer.statistics.chunking.reason}.")
                 text.append(piece)
@@ -142,19 +175,18 @@ class Stream(Iterator[str]):
 
     def _begin(self, prompt: Prompt, prepared: Prepared, inputs: dict[str, Tensor]) -> tuple[Begun, int]:
         """What the turn before serves of this prompt, and the prefill step for the rest; nothing if that is long."""
-        runtime = self._runtime
-        if not self._reuse:
-            runtime.reuse.forget()
+        runtime, beside = self._runtime, self._place.beside()
+        if self._turn is None:
+            runtime.reuse.forget(beside)
             return Begun(), 0
         ids = prepared.inputs["input_ids"][0].tolist()
-        begun = runtime.reuse.begin(
-            prompt, prepared, runtime.processor.placeholder(ids) if prepared.images else None, self._say
-        )
+        placeholder = runtime.processor.placeholder(ids) if prepared.images else None
+        begun = runtime.reuse.begin(prompt, prepared, placeholder, self._say, self._turn, beside)
         if begun.kept is None:
             return begun, 0
         words = {name: value for name, value in inputs.items() if not value.is_floating_point()}
         try:
-            chunk = runtime.reserve(words, None, self._say)
+            chunk = runtime.reserve(words, None, self._say, self._place.memory)
         except DoesNotFit:
             chunk = 0
         if len(ids) - begun.shared <= chunk:
@@ -168,11 +200,33 @@ class Stream(Iterator[str]):
         if job is None:
             self._say("There is no picture in this prompt, so no window is needed.")
             return None
-        return self._runtime.encoder.encode(job, lambda: self._runtime.singles(prompt), self._say)
+        self._encoding = True
+        others = Others(self._look, self._place.shortage, self._place.pictures)
+        return self._runtime.encoder.encode(job, lambda: self._runtime.singles(prompt), self._say, others)
+
+    def _look(self, spare: int | None) -> None:
+        """Between two layers of the encoder, or of the prompt: it ends here, or others have their turn.
+
+        Args:
+            spare: bytes that nobody needs; None: as the card says. Below 0 nobody may do anything.
+        """
+        if self._should_stop is not None and self._should_stop():
+            raise Stopped
+        if self._place.meanwhile is not None and (spare is None or spare >= 0):
+            self._place.meanwhile(spare)
+
+    def _with_room(self, act: Callable[[], int]) -> int:
+        """What `act` gives, once there is room for it."""
+        while True:
+            try:
+                return act()
+            except DoesNotFit:
+                if not self._place.shortage():
+                    raise
 
     def _conclude(self, text: str, tokens: int, prepared: Prepared, encoded: Encoded | None, writer: Writer) -> None:
         runtime = self._runtime
-        runtime.encoder.settle()
+        self._settle()
         window = encoded.report() if encoded is not None else no_window(_why(prepared))
         images = _image_reports(prepared, encoded)
         self._tell_end(tokens, writer)
@@ -197,7 +251,7 @@ class Stream(Iterator[str]):
         """Says it if the card's memory, and nothing else, ended the answer."""
         runtime, end = self._runtime, f"The answer ends after {writer.tokens} tokens"
         if writer.full:
-            self._say(f"{end}: the card has no room for a longer KV cache ({runtime.memory.refusal}).")
+            self._say(f"{end}: the card has no room for a longer KV cache ({self._place.memory.refusal}).")
         elif writer.finish_reason == "length" and runtime.limited_by_card and tokens + writer.tokens >= runtime.context:
             self._say(
                 f"{end}: the card has no room for a longer KV cache than the context of {runtime.context} tokens."

@@ -6,10 +6,11 @@ the CPU, a typed error. The process and the next request live on. Knows no text 
 
 from __future__ import annotations
 
-import time
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,7 +29,8 @@ from mmswap.swap.pool import SwapPool
 from mmswap.swap.report import WindowReport
 from mmswap.swap.window import Window
 from mmswap.units import MIB, format_bytes
-from mmswap.vision.cache import FeatureCache, content_key
+from mmswap.vision.beside import Ahead, Clock, Others
+from mmswap.vision.cache import FeatureCache
 from mmswap.vision.job import Encoded, Job
 from mmswap.vision.merge import CannotMerge, merge
 from mmswap.vision.tower import Call, Tower, run_tower
@@ -40,6 +42,8 @@ __all__ = ["Encoded", "Encoder", "Job", "no_window"]
 
 CACHE_BYTES = 256 * MIB
 HOST = HostCard()
+NOBODY = Others()
+log = logging.getLogger(__name__)
 ADVICE = "use a smaller --image-max-pixels, or --no-mmproj-offload"
 
 
@@ -66,6 +70,7 @@ class Encoder:
         self.swap = swap
         self.experience = experience
         self.cache = FeatureCache(CACHE_BYTES)
+        self._ahead = Ahead()
         self._dry_run = dry_run
 
     def explain(self, inputs: Mapping[str, torch.Tensor], say: Say) -> None:
@@ -81,21 +86,25 @@ class Encoder:
         """What is known of a prompt's pictures before any is encoded; nothing is run."""
         return self._job(self.tower.call_for(inputs), say)
 
-    def encode(self, job: Job, singles: Singles, say: Say) -> Encoded:
+    def encode(self, job: Job, singles: Singles, say: Say, others: Others = NOBODY) -> Encoded:
         """The features of all pictures of a prompt.
 
         Args:
             job: what `begin` gave.
             singles: gives what the processor makes of each picture alone; asked only if all at once do not fit.
             say: told every decision with its reason.
+            others: who else wants something meanwhile.
         """
-        key = content_key((job.call.args, job.call.kwargs))
+        key = job.key
         known = self.cache.get(key)
+        if known is not None and (shared := self._ahead.take(key)) is not None:
+            say(shared.report().reason)
+            return replace(shared, features=self._on_card(known))
         if known is not None:
             say("These pictures were encoded before: their features come from the cache, and no window is needed.")
             return Encoded(self._on_card(known), 0, 0.0, lambda: no_window("The features came from the cache."))
         say(f"Free: {self._free().reason}.")
-        encoded = self._encode(job, singles, say)
+        encoded = self._encode(job, singles, say, others)
         self.cache.put(key, encoded.features)
         return encoded
 
@@ -104,37 +113,45 @@ class Encoder:
         if self.pool is not None:
             self.pool.settle()
 
-    def _encode(self, job: Job, singles: Singles, say: Say) -> Encoded:
+    def _encode(self, job: Job, singles: Singles, say: Say, others: Others) -> Encoded:
         """Down the ladder until it fits."""
         if self.swap.tower_on_cpu or not self.card.can_swap:
-            return self._on_cpu(job, self._bypassed(), say)
+            return self._on_cpu(job, self._bypassed(), say, others)
         if self.pool is None:
-            return self._unswapped(job, say)
-        try:
-            return self._in_window([job], job.peak, say)
-        except DoesNotFit as error:
-            say(f"All at once does not fit: {error}")
+            return self._unswapped(job, say, others)
+        while True:
+            try:
+                return self._in_window([job], job.peak, say, others)
+            except DoesNotFit as error:
+                if not others.shortage():
+                    say(f"All at once does not fit: {error}")
+                    break
         try:
             if len(alone := singles()) > 1:
-                return self._in_window([self.begin(one, say) for one in alone], job.peak, say)
+                return self._in_window([self.begin(one, say) for one in alone], job.peak, say, others)
         except (DoesNotFit, CannotMerge) as error:
             say(f"One picture at a time does not help: {error}")
-        return self._on_cpu(job, "The encoder does not fit with every unit evicted, so it runs on the CPU.", say)
+        why = "The encoder does not fit with every unit evicted, so it runs on the CPU."
+        return self._on_cpu(job, why, say, others)
 
-    def _in_window(self, jobs: Sequence[Job], whole: Peak, say: Say) -> Encoded:
+    def _in_window(self, jobs: Sequence[Job], whole: Peak, say: Say, others: Others) -> Encoded:
         """All jobs in one window; an allocation that fails evicts one more unit and tries again."""
         assert self.pool is not None
         kept = sum(job.peak.output for job in jobs)
+        guests: list[Job] = []
 
         def need(lent: int) -> int:
-            return max(job.need(lent, kept) for job in jobs)
+            own = max(job.need(lent, kept) for job in jobs)
+            return max([own, *(_need_beside(job, kept, lent) for job in guests)])
 
         layers = self.swap.layers
+        if self._decide(need, layers).evict:
+            guests = self._guests(jobs, kept, others, say)
         while True:
             _require(self._decide(need, layers))
             window = self.pool.window(need, layers=layers, margin=self._margin, overlap=True)
             try:
-                return self._run(jobs, whole, window, say)
+                return self._run(jobs, whole, window, say, others, guests)
             except torch.OutOfMemoryError:
                 decided = window.plan  # what it evicted, which may be more than was thought
                 layers = len(decided.evict) + 1
@@ -142,46 +159,83 @@ class Encoder:
                     raise DoesNotFit("The vision encoder", decided.need, decided.free + decided.lent, ADVICE) from None
                 say(f"The encoder ran out of memory: trying again with {layers} units evicted.")
 
-    def _run(self, jobs: Sequence[Job], whole: Peak, window: Window, say: Say) -> Encoded:
+    def _guests(self, jobs: Sequence[Job], kept: int, others: Others, say: Say) -> list[Job]:
+        """Pictures of other prompts that are encoded in the same window: weights go out and come back once."""
+        known = {job.key for job in jobs}
+        room, guests = self.cache.limit - kept, []
+        for inputs in others.pictures():
+            job = self.begin(inputs, _silent)
+            decided = self._decide(partial(_need_beside, job, kept), self.swap.layers)
+            room -= job.peak.output
+            if job.key not in known and self.cache.get(job.key) is None and not decided.shortfall and room >= 0:
+                known.add(job.key)
+                guests.append(job)
+        if guests:
+            say(f"The pictures of {len(guests)} more prompts that wait are encoded in the same window.")
+        return guests
+
+    def _run(
+        self,
+        jobs: Sequence[Job],
+        whole: Peak,
+        window: Window,
+        say: Say,
+        others: Others,
+        guests: Sequence[Job],
+    ) -> Encoded:
         pieces, encode_ms = [], 0.0
         with window:
             say(window.plan.reason)
             _require(window.plan)  # the budget may have fallen since it was last asked
+            spare = -1 if window.plan.evict else window.plan.free - window.plan.need
             for job in jobs:
-                features, taken = self._timed(job.call)
+                features, taken = self._timed(job.call, others, spare)
                 pieces.append(window.keep(features))
                 encode_ms += taken
                 del features
+            for job in guests:
+                self._encode_ahead(job, others)
         features = pieces[0] if len(pieces) == 1 else merge(whole.result, pieces)
         self._learn(max(jobs, key=self._expected), window.report.peak_measured, say)
         peak = max(self._expected(job) + job.extra for job in jobs)
         return Encoded(features, peak, encode_ms, lambda: window.report)
 
-    def _on_cpu(self, job: Job, why: str, say: Say) -> Encoded:
+    def _encode_ahead(self, job: Job, others: Others) -> None:
+        """For a prompt that waits: it finds the features in the cache. What fails here it does by itself."""
+        try:
+            features, taken = self._timed(job.call, others, -1)
+            self.cache.put(job.key, features)
+        except (RuntimeError, ValueError, TypeError) as error:
+            log.info("pictures of another prompt could not be encoded in the same window: %s", error)
+            return
+        report = no_window("The pictures were encoded in the window of another prompt, which waited beside this one.")
+        self._ahead.put(job.key, Encoded(None, self._expected(job) + job.extra, taken, lambda: report))
+
+    def _on_cpu(self, job: Job, why: str, say: Say, others: Others) -> Encoded:
         """The tower runs on the host; on a card it goes there for this prompt, and comes back."""
         say(why)
         kept: list[Any] = []
         with self._tower_at(torch.device("cpu")):
             call = job.call.mapped(lambda tensor: tensor.to("cpu"))
-            begun = time.perf_counter()
-            peak = measure(lambda: kept.append(self.tower.run(call)), HOST)
-            encode_ms = (time.perf_counter() - begun) * 1e3
+            clock = Clock(others, None)
+            peak = measure(lambda: kept.append(self.tower.run(call, clock.look)), HOST)
+            encode_ms = clock.milliseconds()
         if not self.card.can_swap:  # else this was not the card, and says nothing about it
             self._learn(job, peak.live, say)
         report = replace(no_window(why), peak_measured=peak.live)
         return Encoded(self._on_card(kept[0]), job.peak.live, encode_ms, lambda: report)
 
-    def _unswapped(self, job: Job, say: Say) -> Encoded:
+    def _unswapped(self, job: Job, say: Say, others: Others) -> Encoded:
         """Swapping is off: the tower runs as if the feature did not exist, and what it spills is only counted."""
         reading = self._free()
         need = job.need(0, job.peak.output)
         decided = plan(need, reading.bytes, (), layers=0, margin=0.0)
         say(decided.reason)
         kept: list[Any] = []
-        begun = time.perf_counter()
         call = job.call.mapped(lambda tensor: tensor.to(self.card.device))
-        peak = measure(lambda: kept.append(self.tower.run(call)), self.card)
-        encode_ms = (time.perf_counter() - begun) * 1e3
+        clock = Clock(others, reading.bytes - need)
+        peak = measure(lambda: kept.append(self.tower.run(call, clock.look)), self.card)
+        encode_ms = clock.milliseconds()
         measured = peak.live + self._uploaded(job)
         self._learn(job, measured, say)
         spilled = max(0, peak.total + job.inputs - reading.bytes) if peak.events else 0
@@ -249,13 +303,13 @@ class Encoder:
             return "Swapping is bypassed: the vision tower runs on the CPU (--no-mmproj-offload)."
         return f"Nothing is evicted: {self.card.name} has no memory of its own to make room in."
 
-    def _timed(self, call: Call) -> tuple[Any, float]:
+    def _timed(self, call: Call, others: Others, spare: int) -> tuple[Any, float]:
         device = self.card.device
-        begun = time.perf_counter()
-        features = self.tower.run(call.mapped(lambda tensor: tensor.to(device)))
+        clock = Clock(others, spare, self.pool.arena if self.pool is not None else None)
+        features = self.tower.run(call.mapped(lambda tensor: tensor.to(device)), clock.look)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        return features, (time.perf_counter() - begun) * 1e3
+        return features, clock.milliseconds()
 
     def _on_card(self, features: Any) -> Any:
         return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(self.card.device), features)
@@ -276,6 +330,15 @@ class Encoder:
                 tensor.data = home
             interrupts.let_go(homes)
             interrupts.deliver()
+
+
+def _need_beside(job: Job, kept: int, lent: int) -> int:
+    """Bytes outside of `lent` ones for another prompt's pictures beside `kept` bytes of features."""
+    return job.need(lent, kept + job.peak.output)
+
+
+def _silent(_: str) -> None:
+    """What is found out of another prompt's pictures is said when it is their turn."""
 
 
 def _require(decided: Plan) -> None:

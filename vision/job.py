@@ -10,7 +10,7 @@ import torch
 
 from mmswap.swap.peak import Peak
 from mmswap.swap.report import WindowReport
-from mmswap.vision.cache import tensor_bytes
+from mmswap.vision.cache import content_key, tensor_bytes
 from mmswap.vision.tower import Call
 
 
@@ -38,6 +38,11 @@ class Job:
     call: Call
     peak: Peak
     extra: int = 0
+
+    @property
+    def key(self) -> str:
+        """Of everything that the tower is called with: under it the features are kept."""
+        return content_key((self.call.args, self.call.kwargs))
 
     @property
     def inputs(self) -> int:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from mmswap.errors import PartsNotFound
+from mmswap.swap.between import between
 from mmswap.swap.intercept import intercepted
 from mmswap.vision.structure import (
     called_parts,
@@ -103,9 +104,23 @@ class Tower:
             f"when it was given {', '.join(sorted(given))}."
         )
 
+    def run(self, call: Call, look: Callable[[], None] | None = None) -> Any:
+        """The image features of `call`: whatever the model's own code returns there (tensors in any nesting).
+
+        Args:
+            look: called before each of the tower's layers; what it raises ends the run.
+        """
+        with nullcontext() if look is None else between(self._layers(), look):
+            return self._run(call)
+
+    def _layers(self) -> list[nn.Module]:
+        """What stands in lists within the tower; without any, its parts."""
+        parts = {part: None for _, module in self.modules for part in module.modules()}
+        listed = [layer for part in parts if isinstance(part, nn.ModuleList) for layer in part]
+        return list(dict.fromkeys(listed)) or [module for _, module in self.modules]
+
     @torch.no_grad()
-    def run(self, call: Call) -> Any:
-        """The image features of `call`: whatever the model's own code returns there (tensors in any nesting)."""
+    def _run(self, call: Call) -> Any:
         owner, name = self._entries[call.entry]
         ask = owner if name == "forward" else getattr(owner, name)
         try:

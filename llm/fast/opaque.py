@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from mmswap.llm.fast.refused import Refused
@@ -27,6 +28,10 @@ class Opaque:
     pair: tuple[str, int] | None
 
     def __call__(self, h: Tensor, step: Any) -> Tensor:
+        results = [self._run(part, one) for part, one in step.apart(h)]
+        return results[0] if len(results) == 1 else torch.cat(results)
+
+    def _run(self, h: Tensor, step: Any) -> Tensor:
         given = dict(self.constant)
         if self.cache is not None:
             given[self.cache] = step.cache

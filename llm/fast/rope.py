@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from mmswap.llm.fast.sighting import Call
+from mmswap.swap.between import is_aside
 
 Pair = tuple[Tensor, Tensor]
 
@@ -57,7 +58,7 @@ class Ropes:
 
         def note(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             asked = _integers(args, kwargs)
-            if asked is not None:
+            if asked is not None and not is_aside():
                 noted.next = int(asked.max()) + 1
 
         with ExitStack() as stack:

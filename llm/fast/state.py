@@ -39,27 +39,56 @@ class State:
         self.cache = cache
         self.tokens = int(cache.get_seq_length())
         self.position = self.tokens if position is None else position
-        self._control = control
-        self.at, self.start, self.length = control[0:1].view(1, 1), control[1:2], control[2:3]
-        self.ids = control[3:].view(-1, 1)
+        self.stand(control)
         self.ropes: list[Pair] = []
         self.own = direct and isinstance(cache, KvCache) and not cache.kept
         self._ahead = 0
         self._runs: dict[int, tuple[Any, Any]] = {}
         self._looks: dict[int, Any] = {}
 
+    def stand(self, control: Tensor) -> None:
+        """Be written to another place on the card."""
+        self._control = control
+        self.at, self.start, self.length = control[0:1].view(1, 1), control[1:2], control[2:3]
+        self.ids = control[3:].view(-1, 1)
+
     def put(self, *tokens: int) -> None:
         """Take the next token of each row in: room is made for it, and its numbers are written to the card."""
+        self.make_room()
+        self._control.copy_(torch.tensor(self.take(*tokens), dtype=torch.int32))
+
+    def make_room(self) -> None:
+        """A slot for the next token; nothing is taken in yet."""
         if self.own and self._ahead >= SETTLE and self.cache.kind.quantised:  # ranges widen for what was cut off
             self.settle()
         if self.own and self.tokens + 1 > self.cache.capacity:
             self.settle()
             self.cache.grow(self.tokens + 1)
             self._runs.clear()
-        self._control.copy_(torch.tensor([self.position, self.tokens, self.tokens + 1, *tokens], dtype=torch.int32))
+
+    def take(self, *tokens: int) -> list[int]:
+        """Take the next token of each row in; the numbers that are to be written to the card."""
+        numbers = [self.position, self.tokens, self.tokens + 1, *tokens]
         self.tokens += 1
         self.position += 1
         self._ahead += 1
+        return numbers
+
+    def take_back(self) -> None:
+        """The last token did not go through: its slot is the next one's again.
+
+        Raises:
+            ValueError: the cache is not ours, and what it holds by now is not known.
+        """
+        if not self.own:
+            raise ValueError("a cache that is not ours cannot be taken back.")
+        self.tokens -= 1
+        self.position -= 1
+        self._ahead -= 1
+
+    def apart(self, h: Tensor) -> list[tuple[Tensor, State]]:
+        """The sequences of a step with their hidden states, for what cannot take several caches at once."""
+        return [(h, self)]
 
     def attend(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Store the token's key and value and look at all that there are: q [B,Hq,1,D] -> [B,Hq,1,Dv]."""

@@ -18,6 +18,7 @@ from mmswap.llm.fast.linear import Linear
 from mmswap.llm.fast.mlp import Gated, Opaque
 from mmswap.llm.fast.norm import Norm
 from mmswap.llm.fast.rope import Noted, Ropes
+from mmswap.llm.fast.rows import Rows
 from mmswap.llm.fast.state import State
 
 Tail = Callable[[Tensor], Tensor]
@@ -59,7 +60,7 @@ class LeanStep:
         modules: list[nn.Module],
     ) -> None:
         self._embeddings, self._scale = embeddings, scale
-        self._ropes, self.blocks = ropes, blocks
+        self.ropes, self.blocks = ropes, blocks
         self._head, self._tail = head, tail
         self._modules = modules
         self.opaque = sorted({why for block in blocks if (why := getattr(block.body, "why", None))})
@@ -93,6 +94,11 @@ class LeanStep:
         """Where its weights lie."""
         return tuple(tensor.data_ptr() for part in self._modules for tensor in (*part.parameters(), *part.buffers()))
 
+    def embedded(self, ids: Tensor) -> Tensor:
+        """int32 [B, 1] -> what the first layer is given, [B, 1, H]."""
+        x: Tensor = self._embeddings(ids)
+        return x * self._scale if self._scale != 1.0 else x
+
     @torch.no_grad()
     def __call__(self, token: int, state: State) -> Tensor:
         """The logits [V] of the token that follows `token`, which goes into the state's cache."""
@@ -105,12 +111,20 @@ class LeanStep:
         state.put(*tokens)
         return self.forward(state)
 
-    def forward(self, state: State) -> Tensor:
+    @torch.no_grad()
+    def together(self, tokens: Sequence[int], rows: Rows) -> Tensor:
+        """The logits [B, V] of what follows one token of each sequence; all sequences are as before if it fails."""
+        rows.put(tokens)
+        try:
+            return self.forward(rows)
+        except BaseException:
+            rows.take_back()
+            raise
+
+    def forward(self, state: State | Rows) -> Tensor:
         """The logits [B, V] of the tokens that `state` holds on the card; nothing here depends on the host."""
-        x = self._embeddings(state.ids)
-        if self._scale != 1.0:
-            x = x * self._scale
-        state.ropes = self._ropes.at(x, state.at)
+        x = self.embedded(state.ids)
+        state.ropes = self.ropes.at(x, state.at)
         first = self.blocks[0].pre
         h = x if first is None else first(x)
         for body, post, norm in self._chain:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,6 +77,11 @@ class Arena(ABC):
     @abstractmethod
     def end_lending(self) -> Usage | None:
         """From now on they do not; what was used, or None if nothing was being lent."""
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Inside the block the calling thread's allocations do not go to lent bytes: somebody else's turn."""
+        yield
 
     @abstractmethod
     def keep(self, tree: Any) -> Any:

@@ -9,7 +9,8 @@ a pool's segments only together: they are its scratch, counted by `scratch` and 
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -93,14 +94,19 @@ class CudaArena(Arena):
         peak = self._backend.peak_allocated(self._index) - allocated
         return Usage(max(0, peak), max(0, self._backend.reserved(self._index) - reserved))
 
-    def keep(self, tree: Any) -> Any:
+    @contextmanager
+    def aside(self) -> Iterator[None]:
         routed = self._routing is not None
-        self._unroute()  # the copies come from the ordinary pool
+        self._unroute()
         try:
-            return tree_map_only(Tensor, lambda tensor: tensor.clone(), tree)
+            yield
         finally:
             if routed:
                 self._route()
+
+    def keep(self, tree: Any) -> Any:
+        with self.aside():  # the copies come from the ordinary pool
+            return tree_map_only(Tensor, lambda tensor: tensor.clone(), tree)
 
     def retake(self, indices: Sequence[int]) -> None:
         """Raises `AddressLost`, once every slab has memory again, if some stand elsewhere now."""

@@ -12,6 +12,8 @@ from typing import Any
 
 from torch import nn
 
+from mmswap.swap.between import is_aside
+
 _MISSING = object()
 
 
@@ -19,10 +21,17 @@ _MISSING = object()
 def intercepted(module: nn.Module, name: str, replacement: Callable[..., Any]) -> Iterator[None]:
     """Call `replacement` wherever `module.name` is called inside the block; whatever happens, it is undone after.
 
-    The replacement shows the signature of what it replaces: libraries read it to choose what they pass.
+    The replacement shows the signature of what it replaces: libraries read it to choose what they pass. What runs
+    `aside` (see `between`) finds the callable that stood there before.
     """
     before = module.__dict__.get(name, _MISSING)
-    module.__dict__[name] = wraps(getattr(module, name))(replacement)
+    replaced = getattr(module, name)
+
+    @wraps(replaced)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return (replaced if is_aside() else replacement)(*args, **kwargs)
+
+    module.__dict__[name] = call
     try:
         yield
     finally:

@@ -18,6 +18,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from mmswap.swap import interrupts
+from mmswap.swap.between import is_aside
 from mmswap.swap.event import SCRATCH, Event
 
 Scratch = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], int]
@@ -72,6 +73,8 @@ class LiveTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if is_aside():  # somebody else's, between two layers
+            return func(*args, **kwargs)
         if func.namespace == "prim":  # a question about a tensor (its device, its layout), and it makes none
             return self.told(func, args, kwargs)
         if _is_composite(func):  # only seen in inference mode, where nothing above has taken it apart

@@ -1,0 +1,44 @@
+"""What an answer is given to work with: its claims on the card, and how it lives beside others. Knows no model.
+
+`Place(memory, memory.grow)` is that of an answer alone; `Several` makes those of several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mmswap.errors import MmswapError
+
+if TYPE_CHECKING:
+    from mmswap.llm.memory import TextMemory
+
+
+class NoRoomYet(MmswapError):
+    """There is not enough memory beside what others hold: the answer begins when one of them has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """See the module.
+
+    Attributes:
+        memory: the claims of this answer alone.
+        beside: kept caches of other chats that may stay on the card.
+        meanwhile: called where others may go on: between two layers of the prompt, or of the encoder. Given: bytes that
+            nobody needs at that moment, None where that is not known better than from the card.
+        grow: whether the KV cache may hold so many tokens.
+        patient: whether room may come by waiting.
+        shortage: there was too little memory: True if something was given up and it may be tried again. Raises
+            `NoRoomYet` where others hold it.
+        pictures: other prompts' inputs whose pictures may be encoded in the same window.
+    """
+
+    memory: TextMemory
+    grow: Callable[[int], bool]
+    beside: Callable[[], int] = int
+    meanwhile: Callable[[int | None], None] | None = None
+    patient: Callable[[], bool] = bool
+    shortage: Callable[[], bool] = bool
+    pictures: Callable[[], list[Any]] = list
