@@ -79,10 +79,11 @@ def plan(
 def _sized(model: str, room: Any, wish: Any, dtype: str, attention: str) -> Any:
     if not model.strip():
         raise ModelError("The name of the model is empty: give a folder, a config.json, or a hub id.")
+    from mmswap.cli.light import travel_light
     from mmswap.sizing.memory import remembered
     from mmswap.sizing.sizer import size_up
 
-    facts = remembered(model, room, dtype=dtype, attention=attention)
+    facts = remembered(model, room, dtype=dtype, attention=attention, prepare=travel_light)
     sizing = size_up(facts, room, wish)
     facts.keep()
     return sizing

@@ -38,11 +38,19 @@ _AnswerT = TypeVar("_AnswerT")
 Finder = Callable[[], Facts]
 
 
-def remembered(model: str, room: Room, *, dtype: str = "auto", attention: str = "sdpa") -> Remembered:
+def remembered(
+    model: str,
+    room: Room,
+    *,
+    dtype: str = "auto",
+    attention: str = "sdpa",
+    prepare: Callable[[], object] = lambda: None,
+) -> Remembered:
     """The facts of `model` (as `Blueprint.of` takes it) on such a card.
 
     Args:
         dtype: of the weights, by torch's name; `auto` for what the config says. attention: `sdpa` or `eager`.
+        prepare: called before a model is built, if one has to be.
 
     Raises:
         ModelError: there is no such config, or it is damaged.
@@ -63,6 +71,7 @@ def remembered(model: str, room: Room, *, dtype: str = "auto", attention: str = 
     key = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
     def find() -> Facts:
+        prepare()
         import torch
 
         from mmswap.blueprint import Blueprint
