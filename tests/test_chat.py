@@ -105,3 +105,21 @@ def test_bytes_paths_and_data_uris_are_one(tmp_path: Any) -> None:
 def test_messages_of_unknown_form_are_refused_with_a_sentence(message: dict[str, Any]) -> None:
     with pytest.raises(OptionError, match=r"\.$"):
         open_messages([message], ImageConfig())
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [({"max_pixel": 5}, "no field 'max_pixel'"), ({"max_pixels": 0}, "max_pixels"), ({"min_pixels": "5"}, "min_pixels")],
+    ids=str,
+)
+def test_a_limit_that_is_none_is_refused(more: dict[str, Any], says: str) -> None:
+    part = {"type": "image", "image": picture("red"), **more}
+    with pytest.raises(OptionError, match=says):
+        open_messages([{"role": "user", "content": [part]}], ImageConfig())
+
+
+def test_limits_of_pictures_keep_their_places() -> None:
+    parts = [{"type": "image", "image": picture("red"), "max_pixels": 9}, {"type": "image", "image": picture("blue")}]
+    opened = open_messages([{"role": "user", "content": parts}], ImageConfig())
+    assert [limit.max_pixels for limit in render(opened, template, dangerous).limits] == [9, None]
+    assert render([{"role": "user", "content": "x"}], template, dangerous).limits == ()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -29,12 +30,16 @@ _SMALL, _LARGE = 24, 1024  # what they are multiplied by for pictures that a pro
 class Limiter:
     """Holds an image processor to the user's limits; changes the settings of the processor it is given.
 
+    Args:
+        defaults: what the family asks of its image processor at every call.
+
     Attributes:
         processor: the one that is held to them.
     """
 
-    def __init__(self, image_processor: Any, config: ImageConfig) -> None:
+    def __init__(self, image_processor: Any, config: ImageConfig, defaults: Mapping[str, Any] | None = None) -> None:
         self.processor = image_processor
+        self._defaults = defaults or {}
         self._low, self._high = config.min_pixels, config.max_pixels
         self._bounded = False
         self._enlarges = True  # whether a lower limit changes anything
@@ -68,20 +73,27 @@ class Limiter:
             raise OptionError(f"min_pixels is {low}, and a picture may have {high} pixels at most here.")
         if low is None and self._low is not None:
             low = self._low if high is None else min(self._low, high)
-        found = Limiter(copy.deepcopy(self.processor), ImageConfig(min_pixels=low, max_pixels=high))
-        if not self._bounded and self._one_size():
-            raise OptionError("This model looks at every picture in one size, so limits on pixels would change nothing.")
+        found = Limiter(copy.deepcopy(self.processor), ImageConfig(min_pixels=low, max_pixels=high), self._defaults)
+        if self._one_size():
+            raise OptionError(
+                "This model looks at every picture in one size, so limits on pixels would change nothing."
+            )
         if limits.min_pixels is not None and not found._enlarges:
             raise OptionError("This model never enlarges a picture, so min_pixels would change nothing.")
         return found
 
     def _one_size(self) -> bool:
-        """Whether a picture's size makes no difference to what this processor makes of it."""
-        made = (
-            [_known(list(shapes_of(self.processor, side * w, side * h).values())) for side in (_SMALL, _LARGE)]
-            for w, h in _RATIOS
-        )
-        return all(small == large for small, large in made)
+        """Whether no limit and no size of a picture makes a difference to what this processor makes of it."""
+        if self._bounded:
+            tight = Limiter(copy.deepcopy(self.processor), ImageConfig(max_pixels=1)).processor
+            return all(self._made(side, self.processor) == self._made(side, tight) for side in (_SMALL, _LARGE))
+        return self._made(_SMALL, self.processor) == self._made(_LARGE, self.processor)
+
+    def _made(self, side: int, processor: Any) -> Any:
+        processor = copy.copy(processor)
+        for name, value in self._defaults.items():
+            setattr(processor, name, value)
+        return _known([list(shapes_of(processor, side * w, side * h).values()) for w, h in _RATIOS])
 
     def _apply(self, processor: Any) -> str:
         size = dict(getattr(processor, "size", None) or {})

@@ -19,6 +19,7 @@ from PIL import Image
 from mmswap.config import ImageConfig, PixelLimits
 from mmswap.errors import ImageError, MmswapError, ModelError, OptionError, UserError, told
 from mmswap.vision.assemble import Parts, assemble
+from mmswap.vision.family_defaults import images_defaults
 from mmswap.vision.limits import Limiter
 from mmswap.vision.literals import ControlTokens, LiteralTokenizer
 from mmswap.vision.patches import count_patches, patch_side
@@ -219,7 +220,6 @@ class _Noting:
         self._call.features = dict(features)  # a copy: processors remove what the model does not take
         return features
 
-
     def _one_by_one(self, images: Any, **kwargs: Any) -> Any:
         """Each picture by its own processor; joined where patches of pictures lie one behind the other."""
         assert self._each is not None
@@ -260,7 +260,8 @@ def load_processor(
         ModelError: a file is missing or damaged, or the family cannot be served; the message names it.
     """
     parts = assemble(source, trust_remote_code=trust_remote_code)
-    limiter = Limiter(parts.hf.image_processor, config or ImageConfig())
+    kind = getattr(parts.config, "model_type", None)
+    limiter = Limiter(parts.hf.image_processor, config or ImageConfig(), images_defaults(kind) if kind else None)
     image_token = getattr(parts.hf, "image_token", None)
     renderer = Renderer(find_template(source), parts.hf.tokenizer, image_token, source)
     return Processor(parts, limiter, renderer)

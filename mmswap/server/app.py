@@ -15,6 +15,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
 
 from mmswap.server.asking import Asked, PictureLimits, ask_chat, ask_completion
 from mmswap.server.body import read_object
@@ -28,7 +29,7 @@ from mmswap.server.fetch import Fetcher
 from mmswap.server.grammar import Grammars
 from mmswap.server.guard import Guard
 from mmswap.server.metrics import CONTENT_TYPE, Metrics
-from mmswap.server.page import mount_page
+from mmswap.server.page import is_file, mount_page
 from mmswap.server.pictures import Fetch
 from mmswap.server.refusal import Refusal, refusal_of
 from mmswap.server.replies import ChatReply, CompletionReply, Reply
@@ -126,24 +127,33 @@ def _add_looks(app: FastAPI, engine: Engine, config: ServerConfig, metrics: Metr
         facts = engine.require()
         return {"id": name, "object": "model", "created": 0, "owned_by": "mmswap", "context_length": facts.context}
 
-    @app.get("/v1/models", summary="The one model there is")
+    def look(path: str, summary: str, **more: Any) -> Callable[[Any], Any]:
+        """GET, and HEAD of the same: what watches servers asks so."""
+
+        def add(answers: Any) -> Any:
+            app.add_api_route(path, answers, methods=["HEAD"], include_in_schema=False)
+            return app.get(path, summary=summary, **more)(answers)
+
+        return add
+
+    @look("/v1/models", "The one model there is")
     async def models() -> JSONResponse:
         return JSONResponse({"object": "list", "data": [model()]})
 
-    @app.get("/v1/models/{wanted:path}", summary="What is known of a model")
+    @look("/v1/models/{wanted:path}", "What is known of a model")
     async def one_model(wanted: str) -> JSONResponse:
         if wanted not in (name, ALIAS):
             raise Refusal(404, f"There is no model {wanted[:80]!r} here.", param="model", code="model_not_found")
         return JSONResponse(model())
 
-    @app.get("/health", summary="Whether the server can answer")
+    @look("/health", "Whether the server can answer")
     async def health() -> JSONResponse:
         state = "stuck" if engine.stuck else engine.state
         good = state in (READY, UNLOADED)
         shown = {"status": "ok" if good else state, "model": engine.state, "progress": round(engine.progress, 3)}
         return JSONResponse(shown, status_code=200 if good else 503)
 
-    @app.get("/metrics", summary="Figures for Prometheus", response_class=PlainTextResponse)
+    @look("/metrics", "Figures for Prometheus", response_class=PlainTextResponse)
     async def figures() -> Response:
         return Response(await run_in_threadpool(metrics.text), media_type=CONTENT_TYPE)
 
@@ -166,14 +176,25 @@ async def _on_error(request: Request, error: Exception) -> Response:
 async def _on_http_error(request: Request, error: Exception) -> Response:
     """What the page's files would say of an address of the API is not what the address says."""
     assert isinstance(error, HTTPException)
-    posted = request.url.path in (CHAT, COMPLETIONS)
-    status = 405 if posted else error.status_code
-    headers = {name.lower(): value for name, value in (error.headers or {}).items()}
+    allowed = _allowed(request)
+    status = error.status_code
+    if status in (404, 405):
+        status = 405 if allowed and request.method not in allowed else 404
+    headers = {name.lower(): value for name, value in (error.headers or {}).items() if name.lower() != "allow"}
     if status == 405:
-        headers["allow"] = "POST" if posted else "GET"
+        headers["allow"] = ", ".join(sorted(allowed))
     known = {404: f"There is nothing at {request.url.path[:100]}.", 405: f"{request.method} is not for this address."}
     refusal = Refusal(status, known.get(status, str(error.detail)), headers=headers)
     return JSONResponse(refusal.body(), status_code=refusal.status, headers=refusal.headers)
+
+
+def _allowed(request: Request) -> set[str]:
+    """Methods of an address: of the API, or else of a file of the page; none where there is nothing."""
+    path = request.url.path
+    found = [route.methods for route in request.app.routes if isinstance(route, Route) and route.path_regex.match(path)]
+    if found:
+        return {method for methods in found for method in methods or ()}
+    return {"GET", "HEAD"} if is_file(path) else set()
 
 
 def _middleware(kind: Any) -> Callable[..., ASGIApp]:

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from mmswap.chat import Prompt
-from mmswap.config import SamplingConfig
+from mmswap.config import PixelLimits, SamplingConfig
 from mmswap.server.facts import Facts
 from mmswap.server.forms import check_calls, form_of
 from mmswap.server.grammar import Grammars
-from mmswap.server.messages import AssistantMessage, ImagePart, TextPart, ToolMessage
+from mmswap.server.messages import AssistantMessage, ImagePart, Pixels, TextPart, ToolMessage
 from mmswap.server.pictures import Fetch, open_picture
 from mmswap.server.refusal import Refusal
 from mmswap.server.schema import ChatRequest, CompletionRequest, Sampled
@@ -56,7 +56,7 @@ def ask_chat(request: ChatRequest, facts: Facts, limits: PictureLimits, grammars
         Refusal, UserError: the request cannot be served; the sentence says why.
     """
     _check_streaming(request)
-    opener = _Opener(facts, limits)
+    opener = _Opener(facts, limits, request.mm_processor_kwargs)
     check_calls(request, facts)
     messages = [_message(message, number, opener) for number, message in enumerate(request.messages)]
     if request.top_logprobs is not None and not request.logprobs:
@@ -85,10 +85,10 @@ def ask_completion(request: CompletionRequest, facts: Facts) -> Asked:
 
 
 class _Opener:
-    """Opens pictures in their order, and counts them."""
+    """Opens pictures in their order, and counts them. `usual`: limits of those that have none of their own."""
 
-    def __init__(self, facts: Facts, limits: PictureLimits) -> None:
-        self._facts, self._limits = facts, limits
+    def __init__(self, facts: Facts, limits: PictureLimits, usual: Pixels | None) -> None:
+        self._facts, self._limits, self._usual = facts, limits, usual
         self._count = 0
         self.nbytes = 0
 
@@ -103,7 +103,17 @@ class _Opener:
         limit = self._facts.decode_limit
         picture = open_picture(url, name=name, detail=detail, limit=limit, fetch=self._limits.fetch)
         self.nbytes += 3 * picture.width * picture.height
-        return {"type": "image", "image": picture}
+        return {"type": "image", "image": picture, **self._pixels(part)}
+
+    def _pixels(self, part: ImagePart) -> dict[str, int]:
+        """The limits that stand nearest to the picture."""
+        found: dict[str, int] = {}
+        for holder in (self._usual, part, part.image_url):
+            for name in Pixels.model_fields if isinstance(holder, Pixels) else ():
+                value = getattr(holder, name)
+                found |= {name: value} if value is not None else {}
+        PixelLimits(**found)
+        return found
 
 
 def _message(message: Any, number: int, opener: _Opener) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 
 class Strict(BaseModel):
@@ -18,14 +18,31 @@ class TextPart(Strict):
     text: str
 
 
-class ImageUrl(Strict):
+def _whole(value: Any) -> Any:
+    """JSON knows one kind of number: 3.0 is a whole one."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]
+
+
+class Pixels(Strict):
+    """Of a picture after resizing: as `--image-min-pixels` and `--image-max-pixels`, for one request."""
+
+    min_pixels: Annotated[Whole, Field(ge=1)] | None = None
+    max_pixels: Annotated[Whole, Field(ge=1)] | None = None
+
+
+class ImageUrl(Pixels):
     """`url`: a data URI. `detail`: `low` looks at the picture in at most 512x512 pixels."""
 
     url: str
     detail: Literal["auto", "low", "high"] | None = None
 
 
-class ImagePart(Strict):
+class ImagePart(Pixels):
+    """The limits that stand nearest to the picture count: in `image_url`, beside it, or in the request."""
+
     type: Literal["image_url"]
     image_url: ImageUrl | str
 

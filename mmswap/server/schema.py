@@ -9,22 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import Field, ValidationError
 
-from mmswap.server.messages import Message, NamedTool, Strict, Tool
+from mmswap.server.messages import Message, NamedTool, Pixels, Strict, Tool, Whole
 from mmswap.server.refusal import Refusal
 
 Amount = Annotated[float, Field(ge=0)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 Words = Annotated[str, Field(min_length=1)]
-
-
-def _whole(value: Any) -> Any:
-    """JSON knows one kind of number: 3.0 is a whole one."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-Whole = Annotated[int, BeforeValidator(_whole)]
 Tokens = Annotated[Whole, Field(ge=1)]
 Stops = Words | Annotated[list[Words], Field(max_length=16)]
 MOST_CHOICES = 16
@@ -86,6 +78,7 @@ class ChatRequest(Sampled):
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    mm_processor_kwargs: Pixels | None = None
     safety_identifier: str | None = None
     store: Literal[False] | None = None
     service_tier: Literal["auto", "default"] | None = None

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mmswap.chat import Prompt
+from mmswap.chat import Prompt, limits_of
 from mmswap.vision.images import content_key
 
 
@@ -35,7 +35,8 @@ def trace_of(prompt: Sequence[dict[str, Any]] | Prompt) -> Trace:
         parts: list[Any] = [content] if isinstance(content, str) else []
         for part in content if not isinstance(content, str) else ():
             if part["type"] == "image":
-                pictures.append(content_key(part["image"]))
+                limits = limits_of(part)
+                pictures.append(content_key(part["image"]) + (f" {limits}" if limits else ""))
                 parts.append({"picture": pictures[-1]})
             else:
                 parts.append(part["text"])

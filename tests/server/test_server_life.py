@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from command_line import run
-from serving import CHAT, NEVER_ENDS, asks, until
+from serving import CHAT, NEVER_ENDS, asks, error_of, until
 
 from mmswap.errors import OptionError
 from mmswap.server.listening import address, bind
@@ -157,11 +157,27 @@ def test_the_document_describes_both_bodies(client: Any) -> None:
         assert reference in found["components"]["schemas"]
 
 
-@pytest.mark.parametrize(("path", "allowed"), [(CHAT, "POST"), ("/v1/completions", "POST"), ("/v1/models", "GET")])
+WAYS = [
+    (CHAT, "POST"), ("/v1/completions", "POST"), ("/v1/models", "GET, HEAD"), ("/health", "GET, HEAD"),
+    ("/events", "GET"), ("/", "GET, HEAD"), ("/chat.js", "GET, HEAD"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "allowed"), WAYS)
 def test_what_may_be_done_at_an_address_is_said(client: Any, path: str, allowed: str) -> None:
     answer = client.request("DELETE", path)
     assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
     assert client.request("GET" if allowed == "POST" else "POST", path).headers["allow"] == allowed
+    if "HEAD" in allowed:
+        assert client.head(path).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/responses", "/nothing", "/chat.py", "/v1"])
+def test_an_address_with_nothing_says_so_however_it_is_asked(client: Any, path: str) -> None:
+    for method in ("GET", "POST", "DELETE"):
+        answer = client.request(method, path, json={} if method == "POST" else None)
+        assert "There is nothing at" in error_of(answer, 404)["message"]
+        assert "allow" not in answer.headers
 
 
 def test_metrics_say_what_happened(client: Any) -> None:

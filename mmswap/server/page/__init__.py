@@ -41,6 +41,12 @@ class Files(StaticFiles):
         return response
 
 
+def is_file(path: str) -> bool:
+    """Whether the page has something at this path of an address."""
+    name = path.lstrip("/") or "index.html"
+    return "/" not in name and Path(name).suffix in KINDS and (FOLDER / name).is_file()
+
+
 def mount_page(app: FastAPI) -> None:
     """Serve the page's files at `/`, behind everything else."""
     app.mount("/", Files(directory=FOLDER, html=True), name="page")
