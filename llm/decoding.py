@@ -17,11 +17,13 @@ import torch
 
 from mmswap.card import Card
 from mmswap.config import RunConfig
+from mmswap.llm.division import keep_whole
 from mmswap.llm.fast import STEPS, LeanStep, Refused, Step, open_lean
 from mmswap.llm.fast.calls import Call, noted_calls
 from mmswap.llm.fast.merge import merge
 from mmswap.llm.fast.replace import replace
 from mmswap.llm.graph import open_graph
+from mmswap.llm.kv.proof import cannot_be_parted
 from mmswap.llm.ops import threads
 from mmswap.llm.ops.backends import AUTO, missing, use
 from mmswap.llm.ops.schema import ACTIVATIONS
@@ -77,6 +79,9 @@ def force_backend(name: str, card: Card, say: Say) -> None:
 def open_decoding(model: Any, parts: Parts, card: Card, config: RunConfig, open_cache: OpenCache, say: Say) -> Decoding:
     """Choose, for a model that is in its place and whole."""
     _try_ops(model, card, say)
+    if (why := cannot_be_parted(model, open_cache)) is not None:
+        keep_whole(parts.decoder, f"its prompts cannot be read in chunks, for {why}")
+        say(f"Every prompt is read in one pass, for this model cannot go on where a chunk ended: {why}.")
     kernels = _kernels(model, card, config, say)
     if config.decode == "model":
         say("Decode: through the model's own forward, because --decode model was given.")

@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +33,9 @@ ONLY_FIRST = ("cross_attention_states",)  # their keys are in the cache after th
 _MASKS = ("attention_mask", "cross_attention_mask", "full_text_row_masked_out_mask")
 _ROWS = 256  # of a mask at once: indices take eight times a mask's own bytes
 _SPECIAL = ("attention_mask", "deepstack_visual_embeds", *ONLY_FIRST)
+
+
+_WHOLE: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 
 
 class OnePass(Exception):
@@ -120,6 +124,11 @@ def token_count(given: dict[str, Any]) -> int:
     return 0
 
 
+def keep_whole(decoder: nn.Module, why: str) -> None:
+    """Never divide a prompt of this decoder; `why` follows "one pass:"."""
+    _WHOLE[decoder] = why
+
+
 def edges(decoder: nn.Module, given: dict[str, Any], tokens: int, size: int) -> list[int]:
     """The borders of the chunks, 0 and `tokens` included."""
     if tokens <= size:
@@ -127,7 +136,13 @@ def edges(decoder: nn.Module, given: dict[str, Any], tokens: int, size: int) -> 
     cache = cache_of(given)
     if cache is None:
         raise OnePass("the decoder was given no cache that another chunk could read")
-    if cache.get_seq_length():
+    if decoder in _WHOLE:
+        raise OnePass(_WHOLE[decoder])
+    try:
+        seen = cache.get_seq_length()
+    except ValueError:  # so transformers answers where no layer keeps keys
+        raise OnePass("its cache does not count tokens") from None
+    if seen:
         raise OnePass("the cache is not empty")
     for name, value in given.items():
         if name in TOKEN_DIMENSION and isinstance(value, (Tensor, tuple)):

@@ -18,7 +18,7 @@ from held_out_configs import HELD_OUT
 from torch import Tensor, nn
 from transformers import AutoModelForImageTextToText, PreTrainedModel
 
-__all__ = ["FAMILIES", "HELD_OUT", "IMAGE", "build", "image_inputs", "image_tokens", "inputs", "shared"]
+__all__ = ["FAMILIES", "HELD_OUT", "IMAGE", "build", "image_inputs", "image_tokens", "inputs", "shared", "spread"]
 
 torch.set_num_threads(1)  # threads that wait for each other cost such small models several times what they gain
 
@@ -45,7 +45,7 @@ def build(
         torch.manual_seed(seed)
         kind = "eager" if name in _EAGER_ONLY else attention
         model = AutoModelForImageTextToText.from_config(config, attn_implementation=kind, dtype=dtype)
-        _spread(model)
+        spread(model)
     return model.eval().requires_grad_(False)
 
 
@@ -55,7 +55,7 @@ def shared(name: str) -> PreTrainedModel:
     return build(name)
 
 
-def _spread(model: nn.Module) -> None:
+def spread(model: nn.Module) -> None:
     for parameter in model.parameters():
         if parameter.ndim >= 2:
             nn.init.normal_(parameter, std=1.2 / parameter[0].numel() ** 0.5)

@@ -69,7 +69,7 @@ def _model(name: str, ids: dict[int, int], dtype: torch.dtype, tied: bool | None
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = transformers.AutoModelForImageTextToText.from_config(config, dtype=dtype)
-        families._spread(model)
+        families.spread(model)
     return model.eval()
 
 

@@ -99,6 +99,15 @@ class QuantStack(nn.Module):
     def __len__(self) -> int:
         return self.experts
 
+    def __getattr__(self, name: str) -> Any:
+        """What only a tensor has (`transpose`, `mT`, ...): of the tensor that it stands for."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name.startswith("_") or not hasattr(Tensor, name):
+                raise
+        return getattr(self.dequantise(self.dtype), name)
+
     def linear(self, x: Tensor, experts: Tensor, bias: Tensor | None = None) -> Tensor:
         """Row i of x [S, in] times the weight of expert `experts[i]`, plus its bias (of [E, out]): [S, out].
 

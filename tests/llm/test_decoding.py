@@ -7,12 +7,16 @@ from typing import Any
 import families
 import pytest
 import torch
+from decoding import ours, unpatched
+from family_configs import clip, text
+from transformers import AutoModelForImageTextToText, LlavaConfig
 
 from mmswap.card import open_card
 from mmswap.config import RunConfig
 from mmswap.llm.decoding import Decoding, open_decoding
 from mmswap.llm.fast import LeanStep
 from mmswap.llm.kv.caching import decide
+from mmswap.llm.kv.proof import cannot_be_parted
 from mmswap.llm.ops.threads import Threads
 from mmswap.llm.parts import find_parts
 from mmswap.llm.sdpa import Kernels
@@ -87,6 +91,27 @@ def test_the_prompts_kernels_are_those_that_passed() -> None:
         assert not torch._C._get_flash_sdp_enabled()
     with Decoding().prompt():
         assert torch._C._get_flash_sdp_enabled()
+
+
+def test_recurrent_layers_that_begin_anew_with_every_chunk_read_in_one_pass() -> None:
+    """Jamba's keep no state over a piece of several tokens: a long prompt in chunks was answered wrongly."""
+    layers = {"attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1}
+    words = text(4, model_type="jamba", mamba_d_state=8, num_experts=4, **layers)
+    config = LlavaConfig(vision_config=clip(64), text_config=words, image_token_index=390, image_seq_length=16)
+    torch.manual_seed(0)
+    model = AutoModelForImageTextToText.from_config(config).eval().requires_grad_(False)
+    families.spread(model)
+    inputs = families.inputs("llava", model, text=20)
+    said: list[str] = []
+    caching = decide(model, "auto")
+    open_decoding(model, find_parts(model), open_card("cpu"), RunConfig.of(card="cpu"), caching.open, said.append)
+    assert said[0].startswith("Every prompt is read in one pass, for this model cannot go on where a chunk ended: ")
+    assert ours(model, inputs, chunk=16) == unpatched(model, inputs)
+
+
+@pytest.mark.parametrize("name", ["qwen3_5", "lfm2_vl"])
+def test_recurrent_layers_that_go_on_are_read_in_chunks(name: str) -> None:
+    assert cannot_be_parted(families.shared(name), decide(families.shared(name), "auto").open) is None
 
 
 @pytest.mark.parametrize("autotune", [True, False])

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from mmswap.llm.division import keep_whole
 from mmswap.llm.prefill import chunked
 
 
@@ -55,6 +56,24 @@ def run(size: int = 4, *, last_only: bool = False, cache: Any = None, **more: An
         outputs = decoder(EMBEDS, cache=cache or None, **more)
     assert "forward" not in vars(decoder)
     return report, decoder.given, outputs
+
+
+def test_a_decoder_that_is_kept_whole_says_why() -> None:
+    decoder = _Decoder()
+    keep_whole(decoder, "it was told so")
+    with chunked(decoder, 4) as report:
+        decoder(EMBEDS, cache=_Cache())
+    assert (report.sizes, report.reason) == ((10,), "one pass: it was told so")
+
+
+def test_a_cache_that_counts_no_tokens_is_read_in_one_pass() -> None:
+    """So transformers' answers for a model that is recurrent throughout; the question ended in a traceback."""
+
+    class Uncounted(_Cache):
+        def get_seq_length(self) -> int:
+            raise ValueError("only on attention layers")
+
+    assert run(cache=Uncounted())[0].reason == "one pass: its cache does not count tokens"
 
 
 def test_tokens_go_in_order_and_the_last_chunk_is_handed_on() -> None:

@@ -112,6 +112,9 @@ def test_stack_is_the_parameter_that_it_stands_for(transposed: bool, act: bool) 
     assert torch.equal(held[torch.tensor([2, 0])], truth[[2, 0]])
     x = torch.randn(3, 4, held.shape[1], generator=DRAW)
     assert torch.equal(torch.bmm(x, held), torch.bmm(x, truth))
+    assert torch.equal(held.transpose(1, 2), truth.transpose(1, 2)), "some models ask the parameter itself"
+    with pytest.raises(AttributeError, match="weight"):
+        _ = held.weight
 
 
 @pytest.mark.parametrize("rows", [1, 5, 40])
