@@ -257,8 +257,7 @@ class Runtime:
     def singles(self, prompt: Prompt) -> list[Any]:
         """What the processor gives for each picture of the prompt alone."""
         text = self.processor.render([{"role": "user", "content": [{"type": "image"}]}])
-        limits = [(limit,) for limit in prompt.limits] or [()] * len(prompt.images)
-        pictures = zip(prompt.images, limits)
+        pictures = [(image, prompt.limits[at : at + 1]) for at, image in enumerate(prompt.images)]
         return [self.on_card(self.processor.prepare(text, [image], {}, own).inputs) for image, own in pictures]
 
     def reserve(self, inputs: Mapping[str, Tensor], job: Job | None, say: Say, memory: TextMemory | None = None) -> int:

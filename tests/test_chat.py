@@ -109,7 +109,11 @@ def test_messages_of_unknown_form_are_refused_with_a_sentence(message: dict[str,
 
 @pytest.mark.parametrize(
     ("more", "says"),
-    [({"max_pixel": 5}, "no field 'max_pixel'"), ({"max_pixels": 0}, "max_pixels"), ({"min_pixels": "5"}, "min_pixels")],
+    [
+        ({"max_pixel": 5}, "no field 'max_pixel'"),
+        ({"max_pixels": 0}, "max_pixels"),
+        ({"min_pixels": "5"}, "min_pixels"),
+    ],
     ids=str,
 )
 def test_a_limit_that_is_none_is_refused(more: dict[str, Any], says: str) -> None:

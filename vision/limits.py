@@ -87,7 +87,7 @@ class Limiter:
         if self._bounded:
             tight = Limiter(copy.deepcopy(self.processor), ImageConfig(max_pixels=1)).processor
             return all(self._made(side, self.processor) == self._made(side, tight) for side in (_SMALL, _LARGE))
-        return self._made(_SMALL, self.processor) == self._made(_LARGE, self.processor)
+        return bool(self._made(_SMALL, self.processor) == self._made(_LARGE, self.processor))
 
     def _made(self, side: int, processor: Any) -> Any:
         processor = copy.copy(processor)

@@ -10,8 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from mmswap.cli import progress, report
-from mmswap.cli.options import CARDS, Attention, Dtype, Json, Quantize, QuantizeHead, number, whole
-from mmswap.config import BACKENDS, KV_KINDS, RunConfig, SamplingConfig
+from mmswap.cli.options import Json, number, whole
+from mmswap.cli.running import running
+from mmswap.config import RunConfig, SamplingConfig
 from mmswap.errors import OptionError
 
 Images = Annotated[
@@ -19,7 +20,9 @@ Images = Annotated[
 ]
 
 
+@running
 def chat(
+    *,
     prompt: Annotated[
         str | None, typer.Argument(metavar="PROMPT", help="The question. Without it a conversation begins.")
     ] = None,
@@ -31,40 +34,7 @@ def chat(
     system: Annotated[
         str | None, typer.Option(metavar="TEXT", help="A system message for the whole conversation.")
     ] = None,
-    card: Annotated[str, typer.Option(metavar="CARD", help=f"{CARDS}.")] = "auto",
-    vram_limit: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Use no more of the card, for example 14GiB.")
-    ] = None,
-    dtype: Dtype = "auto",
-    quantize: Quantize = None,
-    quantize_head: QuantizeHead = False,
-    attention: Attention = "sdpa",
-    context: Annotated[
-        int | None,
-        whole("TOKENS", "Of prompt and answer together.", show_default="the model's, or what fits"),
-    ] = None,
-    decode: Annotated[
-        str, typer.Option(metavar="HOW", help="auto, or model: every token through the model's own forward.")
-    ] = "auto",
-    backend: Annotated[
-        str, typer.Option(metavar="NAME", help=f"What computes the ops: {', '.join(BACKENDS)}.")
-    ] = "auto",
-    no_autotune: Annotated[
-        bool, typer.Option("--no-autotune", help="Do not measure kernels for this model at its first load on a card.")
-    ] = False,
-    kv: Annotated[str, typer.Option(metavar="KIND", help=f"How the KV cache is kept: {', '.join(KV_KINDS)}.")] = "auto",
-    kv_unsafe: Annotated[
-        bool, typer.Option("--kv-unsafe", help="Use an fp8 cache even where it is known to go wrong.")
-    ] = False,
-    prefill_chunk: Annotated[int, whole("TOKENS", "Most tokens of the prompt in one forward pass.")] = 2048,
-    mmproj_swap_layers: Annotated[
-        int, whole("N", "Units to evict for an image: -1 as many as needed, 0 never, N always N.")
-    ] = -1,
-    no_mmproj_offload: Annotated[
-        bool, typer.Option("--no-mmproj-offload", help="Run the vision tower on the CPU; nothing is evicted then.")
-    ] = False,
-    image_min_pixels: Annotated[int | None, whole("PIXELS", "Enlarge pictures below this many pixels.")] = None,
-    image_max_pixels: Annotated[int | None, whole("PIXELS", "Shrink pictures above this many pixels.")] = None,
+    config: RunConfig,
     max_new_tokens: Annotated[int, whole("TOKENS", "Most tokens of an answer.")] = 512,
     temperature: Annotated[float, number("NUMBER", "0 is greedy.")] = 0.0,
     top_p: Annotated[float, number("SHARE", "Keep the likeliest tokens of this total probability.")] = 1.0,
@@ -77,9 +47,6 @@ def chat(
     stop: Annotated[
         list[str] | None, typer.Option(metavar="TEXT", help="End the answer before this text; repeatable.")
     ] = None,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run Python code that the checkpoint brings.")
-    ] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Print every decision with its reason.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -96,26 +63,6 @@ def chat(
         seed=seed,
         max_new_tokens=max_new_tokens,
         stop=tuple(stop or ()),
-    )
-    config = RunConfig.of(
-        card=card,
-        vram_limit=vram_limit,
-        dtype=dtype,
-        quantize=quantize,
-        quantize_head=quantize_head,
-        context=context,
-        attention=attention,
-        decode=decode,
-        backend=backend,
-        autotune=not no_autotune,
-        kv=kv,
-        kv_unsafe=kv_unsafe,
-        prefill_chunk=prefill_chunk,
-        trust_remote_code=trust_remote_code,
-        image_min_pixels=image_min_pixels,
-        image_max_pixels=image_max_pixels,
-        mmproj_swap_layers=mmproj_swap_layers,
-        no_mmproj_offload=no_mmproj_offload,
     )
     if prompt is not None and not prompt.strip():
         raise OptionError("The prompt is empty: write a question, or leave it out to begin a conversation.")

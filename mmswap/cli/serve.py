@@ -10,8 +10,9 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from mmswap.cli.options import CARDS, Attention, Dtype, Quantize, QuantizeHead, number, require_kinds, whole
-from mmswap.config import BACKENDS, KV_KINDS, RunConfig
+from mmswap.cli.options import number, whole
+from mmswap.cli.running import running
+from mmswap.config import RunConfig
 from mmswap.errors import OptionError
 from mmswap.units import parse_bytes
 
@@ -19,7 +20,9 @@ NEEDED = ("fastapi", "uvicorn", "prometheus_client")
 KEY = "MMSWAP_API_KEY"
 
 
+@running
 def serve(
+    *,
     model: Annotated[
         str | None,
         typer.Argument(metavar="MODEL", help="Checkpoint folder or hub id.", show_default="the carried model"),
@@ -49,48 +52,13 @@ def serve(
     ] = False,
     max_body: Annotated[str, typer.Option(metavar="SIZE", help="Of one request.")] = "64MiB",
     max_images: Annotated[int, whole("N", "Pictures of one request.")] = 32,
+    parallel: Annotated[int, whole("N", "Answers under way at a time, their tokens computed as one batch.")] = 4,
     max_waiting: Annotated[int, whole("N", "Requests that may wait; more are told to come again.")] = 32,
     idle_unload: Annotated[
         float | None,
         number("SECONDS", "Give the card back after so long without a request; load again for the next."),
     ] = None,
-    card: Annotated[str, typer.Option(metavar="CARD", help=f"{CARDS}.")] = "auto",
-    vram_limit: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Use no more of the card, for example 14GiB.")
-    ] = None,
-    dtype: Dtype = "auto",
-    quantize: Quantize = None,
-    quantize_head: QuantizeHead = False,
-    attention: Attention = "sdpa",
-    context: Annotated[
-        int | None,
-        whole("TOKENS", "Of prompt and answer together.", show_default="the model's, or what fits"),
-    ] = None,
-    decode: Annotated[
-        str, typer.Option(metavar="HOW", help="auto, or model: every token through the model's own forward.")
-    ] = "auto",
-    backend: Annotated[
-        str, typer.Option(metavar="NAME", help=f"What computes the ops: {', '.join(BACKENDS)}.")
-    ] = "auto",
-    no_autotune: Annotated[
-        bool, typer.Option("--no-autotune", help="Do not measure kernels for this model at its first load on a card.")
-    ] = False,
-    kv: Annotated[str, typer.Option(metavar="KIND", help=f"How the KV cache is kept: {', '.join(KV_KINDS)}.")] = "auto",
-    kv_unsafe: Annotated[
-        bool, typer.Option("--kv-unsafe", help="Use an fp8 cache even where it is known to go wrong.")
-    ] = False,
-    prefill_chunk: Annotated[int, whole("TOKENS", "Most tokens of the prompt in one forward pass.")] = 2048,
-    mmproj_swap_layers: Annotated[
-        int, whole("N", "Units to evict for an image: -1 as many as needed, 0 never, N always N.")
-    ] = -1,
-    no_mmproj_offload: Annotated[
-        bool, typer.Option("--no-mmproj-offload", help="Run the vision tower on the CPU; nothing is evicted then.")
-    ] = False,
-    image_min_pixels: Annotated[int | None, whole("PIXELS", "Enlarge pictures below this many pixels.")] = None,
-    image_max_pixels: Annotated[int | None, whole("PIXELS", "Shrink pictures above this many pixels.")] = None,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run Python code that the checkpoint brings.")
-    ] = False,
+    config: RunConfig,
 ) -> None:
     """Serve a model to OpenAI clients and browsers.
 
@@ -98,27 +66,6 @@ def serve(
 
     It listens on this machine alone unless --host says otherwise, and answers while the model is still loading.
     """
-    require_kinds(dtype, attention)
-    config = RunConfig.of(
-        card=card,
-        vram_limit=vram_limit,
-        dtype=dtype,
-        quantize=quantize,
-        quantize_head=quantize_head,
-        context=context,
-        attention=attention,
-        decode=decode,
-        backend=backend,
-        autotune=not no_autotune,
-        kv=kv,
-        kv_unsafe=kv_unsafe,
-        prefill_chunk=prefill_chunk,
-        trust_remote_code=trust_remote_code,
-        image_min_pixels=image_min_pixels,
-        image_max_pixels=image_max_pixels,
-        mmproj_swap_layers=mmproj_swap_layers,
-        no_mmproj_offload=no_mmproj_offload,
-    )
     keys = api_key or ([os.environ[KEY]] if os.environ.get(KEY) else [])
     from mmswap.server.config import ServerConfig
 
@@ -132,6 +79,7 @@ def serve(
         allow_image_urls=allow_image_urls,
         max_body=_size(max_body),
         max_images=max_images,
+        parallel=parallel,
         max_waiting=max_waiting,
         idle_unload=idle_unload,
     )
