@@ -9,7 +9,6 @@ Building imports no torch. MMSWAP_BUILD_CLEAN=0 keeps the folder with sources, c
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 import sys
 import tempfile
@@ -17,6 +16,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 from mmswap.errors import KernelError, told
 from mmswap.hip_ext import compiler, folders
@@ -108,7 +108,9 @@ def keep(product: bytes, place: Path) -> None:
     Raises:
         KernelError: the folder cannot be written to.
     """
-    near = place.with_name(f"{os.getpid()}.part")
+    near = place.with_name(
+        f"{uuid4().hex[:16]}.part"
+    )  # not the process's number: containers that share it have equal ones
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         near.write_bytes(product)

@@ -55,7 +55,9 @@ def _hip(here: Surroundings, archs: tuple[str, ...]) -> Plan | Found:
     if sdk.value is None or compiler is None:
         bare = bare_clang(here)
         if bare.value is None:
-            return sdk
+            return replace(
+                sdk, advice=f"{sdk.advice}; or {bare.advice}", faults=(*sdk.faults, bare.reason, *bare.faults)
+            )
         words, linker = (bare.value, "-x", "hip", *targets), Found(bare.value, bare.source, "")
     else:
         words = (str(compiler), "-x", "hip", *targets, f"--rocm-path={sdk.value}")

@@ -102,7 +102,10 @@ def test_a_compiler_that_writes_nothing_is_no_success(sdk: FakeSdk, tmp_path: Pa
 def test_without_any_compiler_the_sentence_says_where_was_looked(tmp_path: Path) -> None:
     machine = Machine(tmp_path / "root", windows=False)
     machine.environ |= {"ROCM_HOME": ""}
-    with pytest.raises(KernelError, match=r"no hipcc or clang.* in HIP_PATH.*ROCM_HOME is set but empty.*install"):
+    with pytest.raises(
+        KernelError,
+        match=r"no hipcc or clang.* in HIP_PATH.*ROCM_HOME is set but empty.*install.*MMSWAP_CLANG name one",
+    ):
         build(TARGET, machine.here, tmp_path / "cache")
     assert not (tmp_path / "cache").exists()
 
@@ -120,6 +123,18 @@ def test_a_read_only_cache_is_named(sdk: FakeSdk, tmp_path: Path) -> None:
     folder.mkdir(mode=0o500)
     with pytest.raises(KernelError, match="cache cannot be written to"):
         build(TARGET, here_with(sdk), folder)
+
+
+def test_who_builds_the_same_at_once_writes_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in containers that share a cache, whose processes have equal numbers."""
+    written: list[str] = []
+    write = Path.write_bytes
+    monkeypatch.setattr(Path, "write_bytes", lambda path, data: (written.append(path.name), write(path, data))[1])
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    for text in (b"one", b"two"):
+        building.keep(text, tmp_path / "gfx1100.so")
+    assert len(set(written)) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["gfx1100.so"]
 
 
 @pytest.mark.parametrize("kind", ["hip", "cuda", "code"])

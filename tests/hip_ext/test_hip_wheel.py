@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,8 +14,22 @@ from pathlib import Path
 import pytest
 from fake_sdk import FakeSdk
 
+from mmswap.hip_ext.recipe import source_files
+
 ROOT = Path(__file__).parents[2]
-NEEDED = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "mmswap", "vision", "llm", "hip_ext", "profiles")
+NEEDED = (
+    "setup.py",
+    "MANIFEST.in",
+    "scripts",
+    "pyproject.toml",
+    "README.md",
+    "LICENSE",
+    "mmswap",
+    "vision",
+    "llm",
+    "hip_ext",
+    "profiles",
+)
 pytestmark = pytest.mark.skipif(
     find_spec("setuptools") is None or find_spec("setuptools.command.bdist_wheel") is None,
     reason="setuptools is too old to make a wheel",
@@ -77,3 +92,14 @@ def test_a_wheel_that_cannot_be_built_says_so_and_is_none(tree: Path, tmp_path: 
     assert made == []
     assert "MMSWAP_HIP_ARCH asks for native kernels, and they cannot be built: the compiler failed: " in said
     assert "Traceback" not in said
+
+
+def test_a_source_archive_holds_all_that_a_build_needs(tree: Path) -> None:
+    shutil.rmtree(tree / "dist", ignore_errors=True)
+    words = [sys.executable, "setup.py", "-q", "sdist", "--formats=gztar"]
+    done = subprocess.run(words, cwd=tree, capture_output=True, text=True, check=False)
+    (made,) = (tree / "dist").glob("*.tar.gz")
+    with tarfile.open(made) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    sources = {f"hip_ext/csrc/{path.name}" for path in source_files()}
+    assert sources | {"setup.py", "hip_ext/build.py", "scripts/build-windows.bat"} <= names, done.stderr
