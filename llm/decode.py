@@ -158,11 +158,11 @@ def _loop(
             run.finish_reason = "cancelled"
             return
         if token < 0:
-            begun = time.perf_counter()
-            with stopping(request.layers, should_stop, meanwhile):
+            begun, theirs = time.perf_counter(), _Timed(meanwhile)
+            with stopping(request.layers, should_stop, None if meanwhile is None else theirs):
                 logits = request.prefill(statistics)
             token = sampler.next(logits)
-            statistics.prefill_seconds = time.perf_counter() - begun
+            statistics.prefill_seconds = time.perf_counter() - begun - theirs.seconds
             run.cache = request.cache
         else:
             run.wanted = Wanted(token, request)
@@ -181,6 +181,20 @@ def _loop(
         yield Token(token, sampler.chosen)
 
 
+class _Timed:
+    """Calls something and adds up the seconds that it takes."""
+
+    def __init__(self, call: Meanwhile | None) -> None:
+        self.seconds = 0.0
+        self._call = call
+
+    def __call__(self) -> None:
+        begun = time.perf_counter()
+        if self._call is not None:
+            self._call()
+        self.seconds += time.perf_counter() - begun
+
+
 class Wanted:
     """A token that is about to go through the model.
 
@@ -192,6 +206,7 @@ class Wanted:
         self.token, self.state = token, request.running
         self._request = request
         self._given: tuple[Tensor, float] | None = None
+        self._error: Exception | None = None
 
     @property
     def given(self) -> bool:
@@ -203,8 +218,14 @@ class Wanted:
         self._request.fed(self.token)
         self._given = logits, seconds
 
+    def fail(self, error: Exception) -> None:
+        """It went wrong on its way, and the request with it."""
+        self._error = error
+
     def taken(self) -> tuple[Tensor, float]:
         """The logits, computed here if nobody did, and the seconds that others spent on them."""
+        if self._error is not None:
+            raise self._error
         return (self._request.step(self.token), 0.0) if self._given is None else self._given
 
 

@@ -6,7 +6,7 @@ step itself and `why` the reason. `step(token, state)` gives logits either way. 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -14,12 +14,14 @@ from torch import Tensor
 
 from mmswap.llm.fast import LeanStep, State, Step
 from mmswap.llm.fast.opening import LOOSE, off
+from mmswap.llm.fast.rows import Rows
 
 Replay = Callable[[], Tensor]
 Record = Callable[[Callable[[], Tensor]], Replay]
 OpenCache = Callable[[int], Any]
 
 TOKENS = 3
+STEADY = 8  # steps of the same sequences after which a batch is recorded
 
 
 class NotCaptured(Exception):
@@ -40,7 +42,8 @@ class GraphStep:
         self._record = record
         self._replay: Replay | None = None
         self._where: tuple[Any, ...] = ()
-        self._state: State | None = None
+        self._state: State | Rows | None = None
+        self._steady = 0
 
     @torch.no_grad()
     def __call__(self, token: int, state: State) -> Tensor:
@@ -51,17 +54,37 @@ class GraphStep:
         if not state.own:
             return self.lean(token, state)
         state.put(token)
+        return self._run(state)[0]
+
+    @torch.no_grad()
+    def together(self, tokens: Sequence[int], rows: Rows) -> Tensor:
+        """The logits [B, V] of what follows one token of each sequence; overwritten by the next call.
+
+        Recorded once the same sequences have gone together a few times: to record costs more than a few tokens.
+        """
+        self._steady = self._steady + 1 if rows is self._state else 0
+        self._state = rows
+        if not rows.whole or self._steady < STEADY:
+            return self.lean.together(tokens, rows)
+        rows.put(tokens)
+        try:
+            return self._run(rows)
+        except BaseException:
+            rows.take_back()
+            raise
+
+    def _run(self, state: State | Rows) -> Tensor:
         where = self._places(state)
         if self._replay is None or where != self._where:
             self._replay = None  # its memory first
             self._replay = self._record(lambda: self.lean.forward(state))
             self._where = where
             self.captures += 1
-        return self._replay()[0]
+        return self._replay()
 
-    def _places(self, state: State) -> tuple[Any, ...]:
+    def _places(self, state: State | Rows) -> tuple[Any, ...]:
         """All addresses; looked up again when the request or the size of its cache is another."""
-        key = (id(state), state.cache.capacity, state.at.data_ptr())
+        key = state.key
         if self._state is state and self._where and self._where[0] == key:
             return self._where
         self._state = state

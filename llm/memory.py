@@ -83,10 +83,6 @@ def prefill_cost(dry_run: DryRun, decoder: str, layers: int, groups: int, cachin
     return cost_of
 
 
-def _none_beside() -> int:
-    return 0
-
-
 def _nothing(tokens: int) -> int:
     """The dry run could not tell."""
     return 0
@@ -127,7 +123,8 @@ class TextMemory:
     Attributes:
         refusal: why `grow` said no the last time, a clause with the figures.
         held: bytes of the KV cache that is claimed now.
-        beside: what others need at the same time and have not claimed: bytes of their next step.
+        on_top: bytes that others need at the same time and have not claimed. alike: the same that they need in turn
+            with the sequence's own next step.
 
     Args:
         free: what can be had now; idle bytes of a pool included, for the allocator gives them before it fails.
@@ -149,7 +146,8 @@ class TextMemory:
         self._claimed = 0
         self.refusal = ""
         self.held = 0
-        self.beside: Callable[[], int] = _none_beside
+        self.on_top: Callable[[], int] = int
+        self.alike: Callable[[], int] = int
         mark = "" if number == 1 else f" {number}"
         self._cache_line, self._features_line = f"KV cache{mark}", f"image features{mark}"
 
@@ -245,7 +243,7 @@ class TextMemory:
         while True:
             self._cost = self._cost_of(ahead.largest(chunk, tokens), tokens, ahead)
             need = self._kept(tokens) + max(self.prefill, self._reserve(tokens)) + features
-            need += self.beside()
+            need += self.on_top()
             over = over_with(need)
             if not over:
                 return chunk, need
@@ -271,7 +269,8 @@ class TextMemory:
         if tokens <= self._claimed:
             return True
         for wanted in dict.fromkeys((blocks(tokens), tokens)):
-            more = self._kept(wanted) - self._kept(self._claimed) + max(self._reserve(wanted), self.beside())
+            more = self._kept(wanted) - self._kept(self._claimed) + max(self._reserve(wanted), self.alike())
+            more += self.on_top()
             over = over_once_placed(self._card, "the next block of KV cache", more, self._free)
             if not over:
                 self._claim(wanted)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from mmswap.answer import Answer
+from mmswap.llm.pause import Pause
 from mmswap.runtime import Runtime
 from mmswap.swap.report import WindowReport
 
@@ -45,15 +46,23 @@ class _Stream(Iterator[str]):
     def __init__(self, runtime: Scripted, pieces: Sequence[str], should_stop: Callable[[], bool]) -> None:
         self.tokens: list[Any] = []
         self.answer = Answer("".join(pieces), "stop", 7, len(pieces), (), CLOSED, 1.0, 1.0, "scripted")
-        self._runtime, self._pieces, self._should_stop = runtime, iter(enumerate(pieces)), should_stop
+        self._runtime, self._pieces, self._should_stop = runtime, pieces, should_stop
+        self.wanted = None
+        self.moves = self._run()
+
+    def _run(self) -> Iterator[str | Pause]:
+        for number, piece in enumerate(self._pieces):
+            if self._should_stop():
+                return
+            self._runtime.before(number)
+            self._runtime.steps += 1
+            yield piece
+            yield Pause.STEP
 
     def __next__(self) -> str:
-        if self._should_stop():
-            raise StopIteration
-        number, piece = next(self._pieces)
-        self._runtime.before(number)
-        self._runtime.steps += 1
-        return piece
+        while isinstance(found := next(self.moves), Pause):
+            pass
+        return found
 
     def close(self) -> None:
         self._runtime.closed += 1

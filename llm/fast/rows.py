@@ -9,7 +9,7 @@ and go between any two steps: a batch is made anew for others, and costs one sma
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -55,6 +55,15 @@ class Rows:
     def whole(self) -> bool:
         """Whether a step that fails leaves every sequence as it was."""
         return all(state.own for state in self.states)
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Other for other sequences, and where a cache has grown."""
+        return tuple(state.key for state in self.states)
+
+    def addresses(self) -> tuple[int, ...]:
+        """Where everything lies that a captured step finds by its address."""
+        return tuple(address for state in self.states for address in state.addresses())
 
     def attend(self, layer: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Store each token's key and value and look at all that its sequence has: q [N,Hq,1,D] -> [N,Hq,1,Dv]."""

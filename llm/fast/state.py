@@ -135,6 +135,11 @@ class State:
         numbers = (layer.scale, layer.soft_cap)
         return bind("decode_attention", q, keys, values, self.length, *numbers, *scales, layer.sinks, None)
 
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Other for another request, and where its cache has grown."""
+        return (id(self), self.cache.capacity, self._control.data_ptr())
+
     def addresses(self) -> tuple[int, ...]:
         """Where everything lies that a captured step finds by its address; empty while the cache has no slots."""
         held = [self._control]

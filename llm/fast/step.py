@@ -30,11 +30,18 @@ class Step(Protocol):
     def noting(self) -> AbstractContextManager[Noted]:
         """Around a prefill: where its positions end."""
 
+    @property
+    def lean(self) -> LeanStep:
+        """Itself, or what it was captured from."""
+
     def begin(self, cache: Any, position: int | None) -> State:
         """The state of a request whose prompt is in `cache`; its next token stands at `position`."""
 
     def __call__(self, token: int, state: State) -> Tensor:
         """The logits [V] of the token that follows `token`, which goes into the state's cache."""
+
+    def together(self, tokens: Sequence[int], rows: Rows) -> Tensor:
+        """The logits [B, V] of what follows one token of each sequence; all sequences are as before if it fails."""
 
 
 class LeanStep:
@@ -70,6 +77,11 @@ class LeanStep:
         self._layers = sum(not isinstance(block.body, (Gated, Opaque)) for block in blocks)
         joins = [*(block.pre for block in blocks[1:]), norm]
         self._chain = [(block.body, block.post, join) for block, join in zip(blocks, joins)]
+
+    @property
+    def lean(self) -> LeanStep:
+        """Itself."""
+        return self
 
     def describe(self) -> str:
         """One sentence for `--explain`."""

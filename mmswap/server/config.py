@@ -22,6 +22,7 @@ class ServerConfig:
         cors_origins: pages of other origins whose scripts may use the API, `https://example.org` each.
         allow_hosts: names beside this machine's own that a request's Host header may have.
         max_body: bytes of one request. max_images: pictures of one request.
+        parallel: answers under way at a time.
         max_waiting: requests that may wait for their turn. max_waiting_bytes: of their decoded pictures.
         idle_unload: seconds without a request after which the model is given up; None never.
         stuck_after: seconds without a sign of life of a running answer after which `/health` says 503.
@@ -36,6 +37,7 @@ class ServerConfig:
     allow_image_urls: bool = False
     max_body: int = 64 * MIB
     max_images: int = 32
+    parallel: int = 4
     max_waiting: int = 32
     max_waiting_bytes: int = 1024 * MIB
     idle_unload: float | None = None
@@ -50,6 +52,7 @@ class ServerConfig:
             _require(good, f"--cors-origin {origin}: write scheme, host and port, for example https://example.org.")
         _require(self.max_body >= 1024, "--max-body must be 1KiB or more.")
         _require(self.max_images >= 0, "--max-images must be 0 or more.")
+        _require(1 <= self.parallel <= 64, f"--parallel {self.parallel}: from 1 to 64 answers at a time.")
         _require(self.max_waiting >= 0, "--max-waiting must be 0 or more.")
         _require(self.idle_unload is None or self.idle_unload > 0, "--idle-unload must be above 0 seconds.")
         _require(self.stuck_after > 0, "stuck_after must be above 0 seconds.")

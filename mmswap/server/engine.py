@@ -1,4 +1,5 @@
-"""The runtime on its thread: loads the model, answers what waits, gives the card back when nobody asks.
+"""The runtime on its thread: loads the model, answers what waits, several at a time, gives the card back when nobody
+asks.
 
     engine = Engine(load, config);  engine.start()
     engine.submit(work);  ...  engine.stop()
@@ -13,17 +14,17 @@ import gc
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from mmswap.errors import MmswapError, told
 from mmswap.server.config import ServerConfig
 from mmswap.server.facts import Facts
-from mmswap.server.refusal import Refusal, refusal_of
-from mmswap.server.turns import Trace, goes_on, trace_of
+from mmswap.server.refusal import Refusal
+from mmswap.server.under_way import STOPPED, UnderWay, inputs_of
 from mmswap.server.waiting import Full, Waiting
-from mmswap.server.work import Ended, Failed, Finished, Part, Piece, Work
+from mmswap.server.work import Failed, Work
+from mmswap.several import Several
 
 if TYPE_CHECKING:
     from mmswap.answer import Answer
@@ -33,7 +34,6 @@ log = logging.getLogger(__name__)
 
 Load = Callable[[Callable[[int, int], None]], "Runtime"]
 LOADING, READY, UNLOADED, FAILED, STOPPING = "loading", "ready", "unloaded", "failed", "stopping"
-STOPPED = Refusal(503, "The server is stopping.", code="stopping")
 
 
 class Engine:
@@ -47,7 +47,7 @@ class Engine:
         state: `loading`, `ready`, `unloaded` (loads again for the next request), `failed` or `stopping`.
         facts: of the model, once it was loaded. failure: why it could not be.
         progress: the share of the weights that are loaded.
-        runtime: the loaded one, or None.
+        runtime: the loaded one, or None. how: one sentence on how several answers share it.
         running: works under way. window: the report of the last one that opened, for people who watch.
     """
 
@@ -62,7 +62,9 @@ class Engine:
         self.waiting: Waiting[Work] = Waiting(config.max_waiting, config.max_waiting_bytes)
         self.loaded = threading.Event()
         self._load, self._config, self._on_answer = load, config, on_answer
-        self._last: Trace | None = None
+        self._several: Several | None = None
+        self._under_way: list[UnderWay] = []
+        self.how = ""
         self._beat = time.monotonic()
         self._seconds = 1.0  # what a request takes, lately
         self._thread = threading.Thread(target=self._run, name="mmswap-engine", daemon=True)
@@ -84,7 +86,7 @@ class Engine:
         except Full:
             if self.state == STOPPING:
                 raise STOPPED from None
-            seconds = max(1, min(60, round(self._seconds * (len(self.waiting) + 1))))
+            seconds = max(1, min(60, round(self._seconds * (len(self.waiting) + 1) / self._config.parallel)))
             raise Refusal(
                 429,
                 f"{len(self.waiting)} requests wait already: try again in about {seconds} s.",
@@ -134,11 +136,84 @@ class Engine:
                 self.failure, self.state = error, FAILED
         self.loaded.set()
         while self.state not in (STOPPING, FAILED):
-            work = self.waiting.take(self._config.idle_unload if self.runtime is not None else None)
-            if work is not None:
-                self._serve(work)
-            elif self.state == READY:
-                self._give_back()
+            self._admit()
+            try:
+                if self._several is not None:
+                    self._several.turn()
+            except Exception as error:
+                log.error("Answers could not go on.", exc_info=error)
+                for under_way in tuple(self._under_way):
+                    under_way.end(error)
+        if self._several is not None:
+            self._several.close()
+
+    def _admit(self) -> None:
+        """As many begin as there are seats; without anything to do it waits here, and gives the card back in time."""
+        several = self._several
+        idle = several is None or not several.busy
+        patience = 0.0 if not idle else self._config.idle_unload if self.runtime is not None else None
+        work = self.waiting.take(patience) if several is None or several.free else None
+        if work is None and idle and self.state == READY:
+            self._give_back()
+        while work is not None:
+            self._begin(work)
+            several = self._several
+            work = self.waiting.take(0.0) if several is not None and several.free else None
+        if several is not None:
+            self._spread(several)
+            self.waiting.vacant = several.free
+
+    def _begin(self, work: Work) -> None:
+        self._beat = time.monotonic()
+        under_way = UnderWay(work, self)
+        self.running.append(work)
+        self._under_way.append(under_way)
+        try:
+            if work.gone():
+                under_way.end()
+                return
+            if self._several is None:
+                self._bring_in()
+            assert self._several is not None
+            under_way.go_on(self._several)
+        except BaseException as error:
+            under_way.end(error)
+
+    def _spread(self, several: Several) -> None:
+        """Seats that nobody waits for serve the other prompts of requests that have several."""
+        for under_way in self._under_way:
+            while several.free and under_way.go_on(several):
+                pass
+
+    def over(self, under_way: UnderWay) -> None:
+        """A request has ended, however it did."""
+        self.running.remove(under_way.work)
+        self._under_way.remove(under_way)
+        self._seconds += 0.3 * (time.monotonic() - under_way.begun - self._seconds)
+
+    def beat(self) -> None:
+        """A sign of life of an answer."""
+        self._beat = time.monotonic()
+
+    def answered(self, answer: Answer, seconds: float) -> None:
+        """An answer is whole; its first piece came after `seconds`."""
+        self.window = answer.window if answer.window.opened else self.window
+        self._on_answer(answer, seconds)
+
+    @property
+    def held(self) -> int:
+        """Bytes of the KV caches of all answers that are under way."""
+        return self._several.held if self._several is not None else 0
+
+    def _pictures(self) -> list[Any]:
+        """Inputs of requests that wait, whose pictures may be encoded with somebody's."""
+        runtime = self.runtime
+        if runtime is None:
+            return []
+        asked = [one for under_way in self._under_way for one in under_way.ahead()]
+        asked += [(work.parts[0].prompt, work.template) for work in self.waiting.items() if work.nbytes]
+        seen = [inputs_of(runtime, prompt, template) for prompt, template in asked]
+        return [inputs for inputs in seen if inputs is not None]
 
     def _bring_in(self) -> Runtime:
         self.progress = 0.0
@@ -151,14 +226,15 @@ class Engine:
 
         runtime = self._load(advance)
         self.facts = self.facts or Facts.of(runtime)
-        self.runtime, self._last, self.progress = runtime, None, 1.0
+        self._several = Several(runtime, self._config.parallel, self._pictures)
+        self.how, self.runtime, self.progress = self._several.how, runtime, 1.0
         if self.state != STOPPING:
             self.state = READY
         return runtime
 
     def _give_back(self) -> None:
         """Nobody has asked for a while: the card is somebody else's until the next request."""
-        runtime, self.runtime, self.state, self._last = self.runtime, None, UNLOADED, None
+        runtime, self.runtime, self.state, self._several = self.runtime, None, UNLOADED, None
         if runtime is not None:
             runtime.forget()
             runtime.watch.close()
@@ -170,69 +246,3 @@ class Engine:
 
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-
-    def _serve(self, work: Work) -> None:
-        """One request to its end, however it ends."""
-        begun = self._beat = time.monotonic()
-        self.running.append(work)
-        try:
-            for _ in self._steps(work):
-                self._beat = time.monotonic()
-            work.tell(Finished() if self.state != STOPPING else Failed(STOPPED))
-        except BaseException as error:
-            self._last = None
-            work.tell(Failed(refusal_of(error)))
-        finally:
-            self.running.remove(work)
-            self._seconds += 0.3 * (time.monotonic() - begun - self._seconds)
-
-    def _steps(self, work: Work) -> Iterator[None]:
-        """The work piece by piece; between two of them other works may have their turn, once several run at a time."""
-        if work.gone():
-            return
-        runtime = self.runtime or self._bring_in()
-        before: Part | None = None
-        for index, part in enumerate(work.parts):
-            if before is None or before.prompt is not part.prompt:
-                self._recall(runtime, part)
-            before = part
-            yield from self._answer(runtime, work, index, part)
-            if work.gone():
-                return
-
-    def _recall(self, runtime: Runtime, part: Part) -> None:
-        """Lets go of what the last conversation left, if this one does not go on with it."""
-        trace = trace_of(part.prompt)
-        if not goes_on(self._last, trace):
-            runtime.forget()
-        self._last = trace
-
-    def _answer(self, runtime: Runtime, work: Work, index: int, part: Part) -> Iterator[None]:
-        def should_stop() -> bool:  # asked before every layer of the prompt, and every token
-            self._beat = time.monotonic()
-            return work.gone()
-
-        constraint = work.constraint() if work.constraint is not None else None
-        stream = runtime.stream(
-            part.prompt,
-            sampling=part.sampling,
-            reuse=True,
-            should_stop=should_stop,
-            constraint=constraint,
-            template=work.template,
-        )
-        told_tokens, first = 0, 0.0
-        with closing(stream):
-            for text in stream:
-                first = first or time.monotonic() - work.come
-                tokens, told_tokens = tuple(stream.tokens[told_tokens:]), len(stream.tokens)
-                work.tell(Piece(index, text, tokens))
-                yield
-                if work.gone():
-                    return
-        if work.gone():
-            return
-        answer = stream.answer
-        self.window = answer.window if answer.window.opened else self.window
-        self._on_answer(answer, first or time.monotonic() - work.come)
-        work.tell(Ended(index, answer, tuple(stream.tokens[told_tokens:])))

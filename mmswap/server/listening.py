@@ -134,7 +134,7 @@ class _Server(uvicorn.Server):
         if engine.loaded.is_set() and not self._told:
             self._told = True
             if engine.failure is None:
-                self._say("The model is loaded.")
+                self._say(f"The model is loaded. {engine.how}")
         self.should_exit = self.should_exit or engine.failure is not None
         return await super().on_tick(counter)
 

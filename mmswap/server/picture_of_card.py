@@ -26,12 +26,12 @@ def look(engine: Engine) -> dict[str, Any]:
         "state": engine.state,
         "progress": round(engine.progress, 3),
         "queue": {"running": len(engine.running), "waiting": len(engine.waiting)},
-        "card": _card(runtime) if runtime is not None else None,
+        "card": _card(engine, runtime) if runtime is not None else None,
         "window": _window(runtime, engine.window) if runtime is not None else None,
     }
 
 
-def _card(runtime: Runtime) -> dict[str, Any]:
+def _card(engine: Engine, runtime: Runtime) -> dict[str, Any]:
     reading = runtime.card.free()
     return {
         "name": runtime.card.name,
@@ -40,7 +40,7 @@ def _card(runtime: Runtime) -> dict[str, Any]:
         "reason": reading.reason,
         "weights": runtime.tally.load.weights_measured,
         "evicted": _evicted(runtime),
-        "kv": runtime.memory.held,
+        "kv": engine.held,
         "kv_kept": runtime.reuse.nbytes,
         "spilled": runtime.watch.count().bytes,
     }

@@ -69,7 +69,7 @@ async def _whole(work: Work, reply: Reply, event: Event, watch: asyncio.Future[N
         if isinstance(event, Ended):
             ended.append(event)
         event = await _next(work, watch)
-    return reply.whole(ended, tokens)
+    return reply.whole(sorted(ended, key=lambda one: one.index), tokens)
 
 
 class EventStream(Response):
@@ -95,7 +95,7 @@ class EventStream(Response):
             self._watch.cancel()
 
     async def _chunks(self) -> AsyncIterator[dict[str, Any]]:
-        answers: list[Answer] = []
+        answers: dict[int, Answer] = {}
         opened: set[int] = set()
         event = self._first
         while not isinstance(event, (Finished, Failed)):
@@ -106,12 +106,12 @@ class EventStream(Response):
             for chunk in self._reply.pieces(event) if isinstance(event, Piece) else self._reply.ends(event):
                 yield chunk
             if isinstance(event, Ended):
-                answers.append(event.answer)
+                answers[event.index] = event.answer
             event = await _next(self._work, self._watch)
         if isinstance(event, Failed):
             yield event.error.body()
             return
-        for chunk in self._reply.closing(answers):
+        for chunk in self._reply.closing([answers[index] for index in sorted(answers)]):
             yield chunk
 
 

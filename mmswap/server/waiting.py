@@ -31,12 +31,16 @@ class Waiting(Generic[T]):
 
     Args:
         limit: requests that may wait. limit_bytes: that they may hold together; one alone may always.
+
+    Attributes:
+        vacant: places that are free, though nobody waits to fill them: so many more may come.
     """
 
     def __init__(self, limit: int, limit_bytes: int) -> None:
         self._limit, self._limit_bytes = limit, limit_bytes
         self._queues: OrderedDict[str, deque[T]] = OrderedDict()
         self._free = 0  # workers that wait: who comes meanwhile does not
+        self.vacant = 0
         self._changed = threading.Condition()
         self._closed = False
 
@@ -52,7 +56,8 @@ class Waiting(Generic[T]):
         """
         with self._changed:
             count, held = self._count(), sum(one.nbytes for queue in self._queues.values() for one in queue)
-            if self._closed or count >= self._limit + self._free or (count and held + item.nbytes > self._limit_bytes):
+            most = self._limit + max(self._free, self.vacant)
+            if self._closed or count >= most or (count and held + item.nbytes > self._limit_bytes):
                 raise Full
             self._queues.setdefault(item.owner, deque()).append(item)
             self._changed.notify()
@@ -72,6 +77,11 @@ class Waiting(Generic[T]):
             if queue:
                 self._queues[owner] = queue  # behind the others
             return item
+
+    def items(self) -> list[T]:
+        """Those who wait, in no promised order."""
+        with self._changed:
+            return [item for queue in self._queues.values() for item in queue]
 
     def drop(self, item: T) -> bool:
         """Leave the queue; whether it was still in it."""

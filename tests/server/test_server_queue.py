@@ -86,7 +86,7 @@ class Served:
 @pytest.fixture
 def served(runtime: Any) -> Iterator[Served]:
     scripted = Scripted(runtime)
-    app = create_app(ServerConfig(max_waiting=3, stuck_after=0.05), lambda progress: scripted)
+    app = create_app(ServerConfig(parallel=1, max_waiting=3, stuck_after=0.05), lambda progress: scripted)
     with TestClient(app, base_url="http://127.0.0.1") as client, ThreadPoolExecutor() as pool:
         app.state.engine.loaded.wait()
         yield Served(client, scripted, pool)
@@ -169,7 +169,7 @@ def test_a_server_that_stops_says_so_to_everybody(served: Served) -> None:
 def test_decoded_pictures_that_wait_are_bounded(runtime: Any) -> None:
     scripted = Scripted(runtime)
     gate = scripted.before = Gate()
-    app = create_app(ServerConfig(max_waiting_bytes=100_000), lambda progress: scripted)
+    app = create_app(ServerConfig(parallel=1, max_waiting_bytes=100_000), lambda progress: scripted)
     with TestClient(app, base_url="http://127.0.0.1") as client, ThreadPoolExecutor() as pool:
         app.state.engine.loaded.wait()
         body = asks([picture(shape(size=(150, 150))), {"type": "text", "text": "?"}])
