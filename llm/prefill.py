@@ -87,11 +87,19 @@ def _run(decoder: nn.Module, forward: Callable[..., Any], given: dict[str, Any],
     report.reason = _reason(report.sizes, size)
     if len(report.sizes) == 1:
         return forward(**given)
+    _announce(cache_of(given), tokens)
     outputs = None
     for start, end in itertools.pairwise(borders):
         outputs = None  # frees the last chunk's hidden states before the next one is computed
         outputs = forward(**_slice(decoder, given, start, end, tokens))
     return outputs
+
+
+def _announce(cache: Any, tokens: int) -> None:
+    """Tell layers that keep a prompt and let only the answer slide (Unlimited-OCR) where it ends."""
+    for layer in getattr(cache, "layers", ()):
+        if hasattr(layer, "set_prefill_length"):
+            layer.set_prefill_length(tokens)
 
 
 def _reason(sizes: tuple[int, ...], size: int) -> str:

@@ -76,6 +76,21 @@ def test_a_cache_that_counts_no_tokens_is_read_in_one_pass() -> None:
     assert run(cache=Uncounted())[0].reason == "one pass: its cache does not count tokens"
 
 
+def test_layers_that_keep_a_prompt_whole_are_told_how_long_it_is() -> None:
+    """Unlimited-OCR's took the first chunk for all of it, and let the others slide away."""
+    told: list[int] = []
+
+    class Keeping(_Cache):
+        @property
+        def layers(self) -> list[Any]:
+            return [SimpleNamespace(set_prefill_length=told.append), *super().layers]
+
+    run(cache=Keeping())
+    assert told == [10]
+    run(size=64, cache=Keeping())
+    assert told == [10], "in one pass the layer sees that by itself"
+
+
 def test_tokens_go_in_order_and_the_last_chunk_is_handed_on() -> None:
     report, given, outputs = run()
     assert report.sizes == (4, 4, 2)
