@@ -49,7 +49,11 @@ class Member(ABC):
 
     @abstractmethod
     def ended(self, stream: Stream) -> None:
-        """It is whole; or, where it was not wanted to its end, over."""
+        """It is whole."""
+
+    @abstractmethod
+    def cut(self) -> None:
+        """It is over before its end: nobody wanted it any more, or everything ends."""
 
     @abstractmethod
     def failed(self, error: BaseException) -> None:
@@ -117,7 +121,7 @@ class Several:
         self._write()
 
     def close(self) -> None:
-        """End everything; whoever has a seat is told that its answer is over."""
+        """End everything; whoever has a seat is told that its answer is cut."""
         self._coming.clear()
         for seat in tuple(self._seats):
             self._leave(seat)
@@ -190,9 +194,11 @@ class Several:
                 continue
             seat.starved = move is Pause.ROOM
             return
-        self._leave(seat)
+        self._leave(seat, whole=not seat.member.gone())
 
-    def _leave(self, seat: _Seat, error: BaseException | None = None, *, tell: bool = True) -> None:
+    def _leave(
+        self, seat: _Seat, error: BaseException | None = None, *, whole: bool = False, tell: bool = True
+    ) -> None:
         """The seat is free, and everything that was taken for it is given back."""
         if seat not in self._seats:
             return
@@ -209,8 +215,10 @@ class Several:
             return
         if error is not None:
             seat.member.failed(error)
-        elif seat.stream is not None:
+        elif whole and seat.stream is not None:
             seat.member.ended(seat.stream)
+        else:
+            seat.member.cut()
 
     def _meanwhile(self, spare: int | None) -> None:
         """The others' turn, while a prompt is read or (with `spare` bytes beside it) a picture is encoded."""

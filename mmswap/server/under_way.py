@@ -116,17 +116,16 @@ class _Answering(Member):
         work.tell(Piece(self._index, text, self._new(stream)))
 
     def ended(self, stream: Stream) -> None:
-        under_way = self._under_way
-        if self.gone():
-            self._parts.clear()
-        else:
-            answer = stream.answer
-            under_way.engine.answered(answer, self._first or time.monotonic() - under_way.work.come)
-            under_way.work.tell(Ended(self._index, answer, self._new(stream)))
+        under_way, answer = self._under_way, stream.answer
+        under_way.engine.answered(answer, self._first or time.monotonic() - under_way.work.come)
+        under_way.work.tell(Ended(self._index, answer, self._new(stream)))
         if self._parts:
             self._several.join(_Answering(under_way, self._several, self._parts, self._trace), first=True)
         else:
             under_way.left(self._several)
+
+    def cut(self) -> None:
+        self._under_way.end()
 
     def failed(self, error: BaseException) -> None:
         self._under_way.end(error)
