@@ -52,6 +52,7 @@ class Ahead:
         tokens: of the prompt. reach: for each the furthest one that must be in the same chunk (None: none ahead).
         whole: the prompt goes in one pass, whatever the chunk.
         masks: those of a single pass, without their contents.
+        unknown: why only the embeddings are counted, where the way there was not understood.
     """
 
     held: int = 0
@@ -60,6 +61,7 @@ class Ahead:
     reach: Tensor | None = None
     whole: bool = False
     masks: Mapping[str, Any] = field(default_factory=dict)
+    unknown: str = ""
 
     def largest(self, size: int, tokens: int) -> int:
         """Tokens of the largest pass of a prompt of `tokens` where at most `size` are asked for."""

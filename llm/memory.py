@@ -191,6 +191,8 @@ class TextMemory:
             DoesNotFit: not even the smallest chunk fits beside the prompt's KV cache.
         """
         self._ahead, self._way = ahead or Ahead(), way
+        if self._ahead.unknown:
+            say(f"Of what the decoder is given, only the embeddings are counted, because {self._ahead.unknown}.")
         self._step = self._cost_of(SMALLEST_CHUNK, SMALLEST_CHUNK, self._ahead).peak
         reading = self._free()
 

@@ -7,7 +7,6 @@ decoder would begin. Nothing is encoded: the features are those of the tower's o
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,13 +16,12 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from transformers import DynamicCache
 
+from mmswap.errors import told
 from mmswap.llm.division import Ahead, look_ahead
 from mmswap.llm.parts import find_parts
 from mmswap.swap.dry_run import cache_argument
 from mmswap.swap.intercept import intercepted
 from mmswap.vision.tower import find_tower
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +47,7 @@ class _Reached(BaseException):
 
 
 def to_decoder(model: nn.Module, way: Way) -> Ahead:
-    """What the decoder of `model` is about to be given; an empty answer where the way there is not understood."""
+    """What the decoder of `model` is about to be given; its embeddings alone where the way there is not understood."""
     decoder = find_parts(model).decoder
 
     def stop(*args: Any, **kwargs: Any) -> NoReturn:
@@ -68,5 +66,11 @@ def to_decoder(model: nn.Module, way: Way) -> Ahead:
         except _Reached as reached:
             return reached.ahead
         except Exception as error:
-            _log.info("The way to the decoder is not known: %s: %s", type(error).__name__, error)
-    return Ahead()
+            return _embeddings(model, way, told(error))
+    return _embeddings(model, way, "its forward ends without its decoder")
+
+
+def _embeddings(model: nn.Module, way: Way, why: str) -> Ahead:
+    """The least that any decoder is given: a vector for each token."""
+    table, tokens = model.get_input_embeddings().weight, int(way.inputs["input_ids"].shape[1])
+    return Ahead(tokens * table.shape[-1] * table.element_size(), tokens=tokens, unknown=why)

@@ -14,6 +14,8 @@ from mmswap.runtime import carried_model
 from mmswap.sizing import Wish, room_of, size_up
 from mmswap.sizing.memory import remembered
 from mmswap.sizing.planner import Planner
+from mmswap.sizing.traced import traced
+from mmswap.swap.intercept import intercepted
 
 
 def test_what_cross_attention_looks_at_does_not_grow_with_the_context() -> None:
@@ -105,3 +107,20 @@ def test_the_largest_picture_counts_colours_and_no_masks() -> None:
     limits = size_up(remembered("smolvlm-256m", room), room, Wish()).limits
     assert limits.image == limits.image_with_window == (2111, 2111)
     assert abs(2111**2 - 17 * 512**2) < 2111  # all of the tiles, and hardly more
+
+
+def test_a_way_to_the_decoder_that_is_not_understood_is_said_and_not_counted_as_nothing() -> None:
+    """A model whose own code raised on the way was planned without its embeddings, kept as if it were sure."""
+    blueprint = Blueprint("qwen2_vl", families.shared("qwen2_vl").config)
+    room, wish = room_of("sim:1GiB"), Wish(112, 112, context=512)
+
+    def breaks(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("a part of it wants numbers")
+
+    with intercepted(blueprint.twin.model, "get_placeholder_mask", breaks):
+        facts = traced(blueprint, room)
+        planner = Planner(facts, room, wish)
+    given, hidden = planner.prompt.given, blueprint.config.get_text_config().hidden_size
+    assert given.words == given.tokens * hidden * blueprint.dtype.itemsize
+    assert not facts.sure
+    assert any("a part of it wants numbers" in sentence for sentence in size_up(facts, room, wish).reasons)

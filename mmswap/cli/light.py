@@ -16,6 +16,7 @@ from typing import Any
 
 _COMPILER = "torch._dynamo"
 _MASKING = f"{_COMPILER}._trace_wrapped_higher_order_op"  # transformers' masks take one name from it
+_SOURCE = f"{_COMPILER}.source"  # torch's tensors on shapes are given one, which nobody looks at without a compiler
 
 
 def travel_light() -> bool:
@@ -28,8 +29,11 @@ def travel_light() -> bool:
     torch.distributed.is_available = _no  # as it is in torch's builds for AMD cards on Windows
     folder = str(Path(str(torch.__file__)).with_name("_dynamo"))
     own = {"disable": _as_it_is, "assume_constant_result": _as_it_is, "allow_in_graph": _as_it_is}
-    sys.modules[_COMPILER] = StandIn(_COMPILER, {"__path__": [folder], **own})
-    sys.modules[_MASKING] = StandIn(_MASKING, {"TransformGetItemToIndex": _getting})
+    sources = {"ConstantSource": _Source, "AttrSource": _Source, "RandomValueSource": _Drawn}
+    masking = sys.modules[_MASKING] = StandIn(_MASKING, {"TransformGetItemToIndex": _getting})
+    source = sys.modules[_SOURCE] = StandIn(_SOURCE, sources)
+    parts = {"_trace_wrapped_higher_order_op": masking, "source": source}
+    sys.modules[_COMPILER] = StandIn(_COMPILER, {"__path__": [folder], **own, **parts})
     compiled = torch.compile
 
     def compile_after_all(*given: Any, **more: Any) -> Any:
@@ -88,6 +92,16 @@ def _list_models_once() -> None:
         }
 
     import_utils.define_import_structure = listed
+
+
+class _Source:
+    """Where a tensor on shapes comes from, for nobody."""
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+
+class _Drawn(_Source):
+    """A number that was drawn: none is."""
 
 
 def _no() -> bool:

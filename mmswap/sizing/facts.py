@@ -74,7 +74,7 @@ class Given:
     Attributes:
         tokens: of pictures and words. way: the peak of making all that. whole: it is read in one pass only.
         words: what grows with the prompt. masks: what grows with its square. seen: what does not grow.
-        layout: of the KV cache.
+        layout: of the KV cache. unknown: why nothing but embeddings is counted, where that is so.
     """
 
     tokens: int
@@ -84,6 +84,7 @@ class Given:
     masks: int
     seen: int
     layout: KvLayout
+    unknown: str = ""
 
 
 @runtime_checkable

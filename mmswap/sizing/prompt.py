@@ -48,7 +48,7 @@ class Prompt:
     ) -> None:
         inputs = _inputs(blueprint, picture, images)
         peak = dry_run.tower_peak(to_decoder, Way(inputs, features, picture.call.entry))
-        self.ahead: Ahead = peak.result or Ahead()
+        self.ahead: Ahead = Ahead(unknown=peak.how) if peak.result is None else peak.result
         layout = layout_of(decoder.dry_run, "", own_layers(blueprint.model), decoder.counts, self.ahead.extra)
         if layout is None:
             raise ModelError(f"{blueprint.name}: its decoder cannot be run without its weights, so nothing is planned.")
@@ -65,6 +65,7 @@ class Prompt:
             masks=masks,
             seen=seen,
             layout=layout,
+            unknown=self.ahead.unknown,
         )
 
     def together(self, chunk: int) -> int:

@@ -53,6 +53,7 @@ def reasons(planner: Planner, sizing: Sizing, decided: Plan, found: Found) -> tu
         *_pictures(planner, sizing),
         _verdict(sizing, decided),
         *_window(sizing),
+        *_unknown(planner),
         _prompt(planner, sizing),
         *bounds.sentences(sizing, found, planner.most),
     )
@@ -128,6 +129,12 @@ def _window(sizing: Sizing) -> list[str]:
         return []
     cost = f"{sizing.window_ms:.1f} ms: {format_bytes(sizing.lent)} over {sizing.link_rate / 1e9:.1f} GB/s"
     return [f"Bringing them back costs {cost}, behind the prefill where that takes longer. Evicting copies nothing."]
+
+
+def _unknown(planner: Planner) -> list[str]:
+    why = planner.prompt.given.unknown
+    said = "What the model makes of a prompt before its decoder could not be followed, and its embeddings are counted"
+    return [f"{said}: {why}. Expect it to take somewhat more."] if why else []
 
 
 def _prompt(planner: Planner, sizing: Sizing) -> str:

@@ -55,8 +55,9 @@ class Traced:
 
     @property
     def sure(self) -> bool:
-        """Whether no dry run has failed."""
-        return not (self._dry_run.failed or self._decoder.dry_run.failed)
+        """Whether no dry run has failed, and each was understood to its end."""
+        lost = any(prompt.given.unknown for prompt in self._prompts.values())
+        return not (lost or self._dry_run.failed or self._decoder.dry_run.failed)
 
     def about(self) -> About:
         config = self._blueprint.config
