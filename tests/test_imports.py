@@ -43,6 +43,7 @@ FLOORS = {
     "mmswap.cli": 5,
     "mmswap.__main__": 5,
     "mmswap.server": 5,
+    "mmswap.deploy": 5,
 }
 NEVER_NEEDED = ("torchvision", "accelerate", "amdsmi", "torch.distributed", "triton")
 TRITON = "mmswap.llm.ops.triton."  # its files are imported when Triton is there

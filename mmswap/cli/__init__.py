@@ -1,4 +1,7 @@
-"""The command line: `chat`, `serve`, `plan`, `profile`, `bench`, `doctor`. A mistake is one sentence, exit code 2."""
+"""The command line: `chat`, `serve`, `caption`, `plan`, `profile`, `bench`, `doctor`.
+
+A mistake is one sentence, exit code 2.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ import typer
 
 from mmswap import __version__
 from mmswap.cli.bench import bench
+from mmswap.cli.caption import caption
 from mmswap.cli.chat import chat
 from mmswap.cli.doctor import doctor
 from mmswap.cli.plan import plan
@@ -30,7 +34,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (chat, serve, plan, profile, bench, doctor):
+for command in (chat, serve, caption, plan, profile, bench, doctor):
     app.command()(command)
 
 

@@ -67,12 +67,12 @@ def serve(
     It listens on this machine alone unless --host says otherwise, and answers while the model is still loading.
     """
     keys = api_key or ([os.environ[KEY]] if os.environ.get(KEY) else [])
-    from mmswap.server.config import ServerConfig
+    from mmswap.server.config import ServerConfig, name_of
 
     settings = ServerConfig(
         host=host,
         port=port,
-        name=name or _name_of(model),
+        name=name or name_of(model),
         api_keys=tuple(keys),
         cors_origins=tuple(cors_origin or ()),
         allow_hosts=tuple(allow_host or ()),
@@ -112,13 +112,6 @@ def _leave(code: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
-
-
-def _name_of(model: str | None) -> str:
-    """The last part of a folder or hub id."""
-    if model is None:
-        return "seer"
-    return Path(model).resolve().name if Path(model).exists() else model
 
 
 def _size(text: str) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from ipaddress import ip_address
+from pathlib import Path
 
 from mmswap.errors import OptionError
 from mmswap.units import MIB
@@ -61,6 +62,13 @@ class ServerConfig:
     def local(self) -> bool:
         """Whether only this machine can reach the server."""
         return is_loopback(self.host)
+
+
+def name_of(model: str | None) -> str:
+    """What requests call a model: the last part of its folder, or its hub id."""
+    if model is None:
+        return "seer"
+    return Path(model).resolve().name if Path(model).exists() else model
 
 
 def is_loopback(host: str) -> bool:
