@@ -11,7 +11,7 @@ from pathlib import Path
 from huggingface_hub import errors as hub
 from huggingface_hub import snapshot_download
 
-from mmswap.errors import ModelError
+from mmswap.errors import ModelError, told
 from mmswap.llm.config_source import HUB_ID
 
 _NEEDED = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "*.tiktoken")
@@ -43,5 +43,5 @@ def resolve_source(source: str | Path, *, trust_remote_code: bool = False) -> Pa
         ) from None
     except (hub.LocalEntryNotFoundError, hub.HfHubHTTPError, OSError, RuntimeError) as error:
         offline = os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0")
-        why = "HF_HUB_OFFLINE is set" if offline else f"the hub could not be reached ({type(error).__name__})"
+        why = "HF_HUB_OFFLINE is set" if offline else f"the hub could not be reached ({told(error.__cause__ or error)})"
         raise ModelError(f"{name} is no folder here, it is not in the hub's cache, and {why}.") from None
