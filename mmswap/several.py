@@ -116,13 +116,16 @@ class Several:
         """At most one answer begins, and every one that is under way gets its next token."""
         for member in [one for one in self._coming if one.gone()]:
             self._coming.remove(member)
+            member.cut()
         if self._may_open():
             self._open(self._coming.popleft())
         self._write()
 
     def close(self) -> None:
-        """End everything; whoever has a seat is told that its answer is cut."""
-        self._coming.clear()
+        """End everything; everybody is told that the answer is cut."""
+        coming, self._coming = self._coming, deque()
+        for member in coming:
+            member.cut()
         for seat in tuple(self._seats):
             self._leave(seat)
 

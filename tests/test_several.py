@@ -97,6 +97,7 @@ def test_who_left_before_its_turn_is_never_begun(runtime: Runtime) -> None:
     members[1].left = True
     serve(Several(runtime, 1), members)
     assert [member.made for member in members] == [1, 0, 1]
+    assert [member.over for member in members] == [True] * 3  # and is told so
 
 
 @pytest.mark.parametrize("error", [NonFiniteLogits("The model computed NaN."), RuntimeError("no"), KeyboardInterrupt()])
