@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from mmswap.hip_ext import op_cache, op_linear, op_rotary, op_rows, supply
+from mmswap.hip_ext import op_cache, op_gptq, op_linear, op_rotary, op_rows, supply
 from mmswap.hip_ext.launching import Implementation
 from mmswap.hip_ext.library import Missing
 
@@ -24,6 +24,7 @@ IMPLEMENTATIONS = {
     "rotary": Implementation(op_rotary.run, op_rotary.refuses),
     "kv_store": Implementation(op_cache.store, op_cache.refuses_store),
     "decode_attention": Implementation(op_cache.attention, op_cache.refuses_attention),
+    "gptq_shuffle": Implementation(op_gptq.run, op_gptq.refuses),
 }
 
 

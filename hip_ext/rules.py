@@ -124,6 +124,11 @@ def _linear(a: Any) -> list[Start]:
     return [Start(name, _ceil(waves * a.split, _constant("MMS_LINEAR_WAVES")), 1, 128, a)]
 
 
+def _gptq(a: Any) -> list[Start]:
+    threads = _constant("MMS_GPTQ_THREADS")
+    return [Start("mms_k_gptq", _ceil(a.outputs, threads), a.padded // 8 + a.groups_out, threads, a)]
+
+
 def _kv(a: Any) -> list[Start]:
     waves = _constant("MMS_KV_WAVES")
     items = a.batch * a.heads * min(a.tokens, a.slots)
@@ -162,7 +167,7 @@ LAUNCHERS: dict[str, Rule] = {
     "mms_w4_gemv": _w4_gemv,
     "mms_w4_gemm": _w4_gemm,
     "mms_linear_gemv": _linear,
+    "mms_gptq_shuffle": _gptq,
     "mms_kv_store": _kv,
     "mms_decode_attention": _attention,
 }
-"""Launcher -> rule. `mms_gptq_shuffle` is for loading, where a compiler or torch is."""

@@ -43,7 +43,7 @@ class Rounded4:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How to load; the arguments of `load_model`, where they are explained."""
+    """How to load; the arguments of `load_model`, where they are explained. `card`: as `Packing` takes it."""
 
     dtype: torch.dtype
     attention: str = "sdpa"
@@ -51,6 +51,7 @@ class Options:
     quantize: Rounded4 | None = None
     prepare: Callable[[Any], None] | None = None
     progress: Progress | None = None
+    card: torch.device | None = None
     say: Callable[[str], None] = field(default=_LOG.info)
 
 
@@ -83,7 +84,7 @@ def load_tensors(
     if attention != options.attention:
         _LOG.warning("%s has no %s attention: eager is used, which takes more memory.", source, options.attention)
     names = Names(skeleton)
-    packing = Packing(found, tensors, names, options.dtype)
+    packing = Packing(found, tensors, names, options.dtype, options.card)
     _untie(config, skeleton, packing)
     rounding = _rounding(skeleton, packing, options)
     kind = type(skeleton)

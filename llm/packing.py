@@ -7,17 +7,20 @@ packing.fill(model)           # after the plain weights: layers in 4 bits, in pl
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
 
-from mmswap.errors import ModelError
+from mmswap.errors import KernelError, ModelError, told
 from mmswap.llm.quant import Packed4, QuantLinear, QuantStack, Stored, Which, packed_bytes, read, rows_of
 from mmswap.llm.quant.choice import computes_linearly
 from mmswap.llm.quant.experts import pack_experts
 from mmswap.llm.renaming import Names, Rows
 from mmswap.llm.tensors import Later
+
+_LOG = logging.getLogger("mmswap")
 
 
 class Packing:
@@ -27,12 +30,22 @@ class Packing:
         taken: names of the file's tensors that are read here, and by nobody else.
         targets: names of the model's parameters that they stand for.
 
+    Args:
+        card: where GPTQ's tensors are brought into the layout, one weight at a time; None: on the host.
+
     Raises:
         ModelError: modules for which the model has no place.
     """
 
-    def __init__(self, found: Which, tensors: Mapping[str, Tensor | Later], names: Names, dtype: torch.dtype) -> None:
-        self._stored, self._tensors, self._dtype = found.packed, tensors, dtype
+    def __init__(
+        self,
+        found: Which,
+        tensors: Mapping[str, Tensor | Later],
+        names: Names,
+        dtype: torch.dtype,
+        card: torch.device | None = None,
+    ) -> None:
+        self._stored, self._tensors, self._dtype, self._card = found.packed, tensors, dtype, card
         shapes = {name: tensor.shape for name, tensor in tensors.items()}
         self._rows = names.rows({name: rows_of(stored, shapes) for name, stored in found.packed.items()})
         every = {name for stored in found.packed.values() for name in stored.tensors}
@@ -81,6 +94,8 @@ class Packing:
                 self._check(rows, stack.in_features)
                 place(module, attribute, stack)
             advance()
+        if self._card is not None and self._card.type == "cuda":
+            torch.cuda.empty_cache()  # what the layout was made in
 
     def nbytes(self) -> int:
         """What they will take, by the shapes of what the file holds."""
@@ -117,8 +132,16 @@ class Packing:
             )
 
     def _piece(self, source: str) -> Packed4:
+        """On the host; by way of the card where a kernel of it brings this format into the layout."""
         stored = self._stored[source]
         tensors = {name: self._tensors[name][...] for name in stored.tensors if name in self.taken}
+        if self._card is not None and stored.scheme.method == "gptq":
+            try:
+                there = {name: tensor.to(self._card) for name, tensor in tensors.items()}
+                return read(stored, there)[0].to("cpu")
+            except (KernelError, torch.OutOfMemoryError) as error:
+                _LOG.warning("GPTQ's weights are laid out on the host, because the card cannot: %s", told(error))
+                self._card = None
         return read(stored, tensors)[0]
 
     def _assembled(self, rows: Rows) -> Packed4:

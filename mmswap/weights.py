@@ -14,10 +14,14 @@ import torch
 
 from mmswap.card import Card
 from mmswap.config import RunConfig
+from mmswap.errors import told
 from mmswap.llm.checkpoint import Checkpoint
 from mmswap.llm.loader import described, load_checked, load_config, resolve_dtype, stored_dtype
 from mmswap.llm.loading import Loaded, Options, Rounded4
+from mmswap.llm.ops import shuffle
+from mmswap.llm.ops.backends import REFERENCE
 from mmswap.llm.ops.cpu_layout import int4pack_bytes
+from mmswap.llm.ops.trial import trial
 from mmswap.llm.quant import QuantLinear, which
 from mmswap.vision.precision import keep_in_range
 
@@ -58,12 +62,25 @@ def load_weights(
         quantize=Rounded4(head=config.quantize_head) if config.quantize is not None else None,
         prepare=prepare,
         progress=progress,
+        card=_that_shuffles(card, say),
         say=say,
     )
     loaded = load_checked(folder, checkpoint, settings, options)
     if on_host and dtype == torch.bfloat16:
         loaded = replace(loaded, foreseen=loaded.foreseen - _for_the_processor(loaded.model, say))
     return loaded
+
+
+def _that_shuffles(card: Card, say: Say) -> torch.device | None:
+    """The card's device if a kernel of its own brings GPTQ's tensors into the layout, and is right."""
+    if card.device.type != "cuda":
+        return None
+    try:
+        row, off = trial(shuffle.NAME, card.device, torch.float16)
+    except Exception as error:  # a driver's or a compiler's: the host does it as well
+        say(f"GPTQ's weights are laid out on the host, because the card fails: {told(error)}.")
+        return None
+    return card.device if row.backend != REFERENCE and off == 0 else None
 
 
 def _in_four_bits(folder: Path, checkpoint: Checkpoint, config: RunConfig) -> bool:

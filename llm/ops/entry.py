@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.library import Library, register_fake
 
+from mmswap.llm.ops import shuffle
 from mmswap.llm.ops.backends import chooser
 from mmswap.llm.ops.schema import NAMESPACE, OPS, Op
 
@@ -26,7 +27,7 @@ def _entry(name: str, op: Op) -> Callable[..., Any]:
     return enter
 
 
-for _name, _op in OPS.items():
+for _name, _op in {**OPS, shuffle.NAME: shuffle.OP}.items():
     _LIBRARY.define(f"{_name}{_op.schema}", tags=(torch.Tag.pt2_compliant_tag,))  # type: ignore[no-untyped-call]
     _LIBRARY.impl(_name, _entry(_name, _op), "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
     register_fake(f"{NAMESPACE}::{_name}", _op.fake, lib=_LIBRARY)

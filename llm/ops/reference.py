@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from mmswap.llm.ops import kv_reference
+from mmswap.llm.ops import kv_reference, shuffle
 from mmswap.llm.ops.backends import Implementation
-from mmswap.llm.quant.layout import Packed4
+from mmswap.llm.quant.bits import split_words, split_words_down
+from mmswap.llm.quant.layout import MIDDLE, Packed4, laid
 
 NAME = "reference"
 
@@ -145,6 +146,27 @@ def of_axes(angles: Tensor, sections: Sequence[int]) -> Tensor:
     return torch.cat([run[i % len(sections) % angles.shape[0]] for i, run in enumerate(runs)], -1)
 
 
+def gptq_shuffle(
+    qweight: Tensor,
+    qzeros: Tensor | None,
+    scales: Tensor,
+    source: Tensor | None,
+    table: Tensor | None,
+    columns: int,
+    group_size: int,
+    zero_mode: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(words, scales, zeros) of a `Packed4`: columns in the order of their groups, nibbles in the kernels'."""
+    codes, out = split_words(qweight.t())[:, :columns], scales.shape[1]
+    if zero_mode == shuffle.SYMMETRIC or qzeros is None:
+        zeros = torch.full((out, scales.shape[0]), MIDDLE, dtype=torch.uint8, device=scales.device)
+    else:
+        zeros = split_words_down(qzeros)[:out]
+        # In four bits: 0 less one was stored as 15, and no quantiser gives 16.
+        zeros = (zeros + 1) & 15 if zero_mode == shuffle.LESS_ONE else zeros
+    return laid(codes, scales.t(), zeros, source, table, shuffle.padded(columns, source), group_size)
+
+
 def _dtype(x: Tensor, scales: Tensor) -> torch.dtype:
     """In which a weight is unpacked."""
     narrow = x.dtype == torch.float16 and scales.dtype != torch.float16
@@ -168,5 +190,6 @@ _RUNS: dict[str, Callable[..., Any]] = {
     "rotary": rotary,
     "kv_store": kv_reference.kv_store,
     "decode_attention": kv_reference.decode_attention,
+    shuffle.NAME: gptq_shuffle,
 }
 IMPLEMENTATIONS = {name: Implementation(run, _everything) for name, run in _RUNS.items()}

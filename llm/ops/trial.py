@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmswap.llm.ops import reference
+from mmswap.llm.ops import reference, shuffle
 from mmswap.llm.ops.backends import resolve, withdraw
 from mmswap.llm.ops.cpu_layout import convert, nibbles
 from mmswap.llm.ops.schema import OPS
@@ -102,6 +102,8 @@ def _row(op: str, arguments: tuple[Any, ...]) -> Row:
 def _written(op: str, arguments: tuple[Any, ...], result: Any) -> tuple[Tensor, ...]:
     if op == "kv_store":
         return arguments[2], arguments[3]
+    if op == shuffle.NAME:
+        return result[0].view(torch.uint8), *result[1:]  # bytes: of words float32 has the upper half alone
     return result if isinstance(result, tuple) else (result,)
 
 
@@ -125,6 +127,16 @@ def _expert_linear(dtype: torch.dtype) -> tuple[Any, ...]:
     weight = _weight(4)
     parts = (tensor.view(4, OUT, -1) for tensor in (weight.words, weight.scales, weight.zeros))
     return _x(dtype), torch.tensor([3, 1]), *parts, None, WIDTH, GROUP
+
+
+def _gptq_shuffle(dtype: torch.dtype) -> tuple[Any, ...]:
+    """Groups out of their order, the last one in part, and a slot without a column."""
+    columns, groups, wide = WIDTH - 24, WIDTH // GROUP, (1 << 31) - 1
+    words = [
+        torch.randint(-wide, wide, shape, dtype=torch.int32) for shape in ((columns // 8, OUT), (groups, OUT // 8))
+    ]
+    source = torch.cat((torch.randperm(columns), torch.full((24,), -1))).to(torch.int32)
+    return *words, torch.rand(groups, OUT).to(dtype), source, torch.tensor([1, 0], dtype=torch.int32), columns, GROUP, 1
 
 
 def _rotary(dtype: torch.dtype) -> tuple[Any, ...]:
@@ -167,4 +179,5 @@ _MAKERS: dict[str, Make] = {
     "rotary": _rotary,
     "kv_store": _kv_store,
     "decode_attention": _decode_attention,
+    shuffle.NAME: _gptq_shuffle,
 }

@@ -16,7 +16,8 @@ BLOCK = 128
 
 def split_words(words: Tensor) -> Tensor:
     """int32 [..., n] -> uint8 [..., 8n]: nibble j of word w, counted from the lowest, is element 8w + j."""
-    octets = words.reshape(-1).view(torch.uint8)  # flat: a single column passes for contiguous whatever its stride
+    flat = words.reshape(-1)  # a single column passes for contiguous whatever its stride, and so does a single word
+    octets = (flat.clone(memory_format=torch.contiguous_format) if len(flat) == 1 else flat).view(torch.uint8)
     pairs = octets.to(torch.int16)  # whole passes: several times as fast as strided bytes
     return (pairs | pairs << 4).bitwise_and_(0x0F0F).view(torch.uint8).view(*words.shape[:-1], 8 * words.shape[-1])
 

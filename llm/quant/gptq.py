@@ -13,10 +13,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from mmswap.errors import ModelError
-from mmswap.llm.quant.bits import split_words, split_words_down
-from mmswap.llm.quant.layout import MIDDLE, Packed4, pack
+from mmswap.llm.ops import reference, shuffle
+from mmswap.llm.quant.bits import split_words_down
+from mmswap.llm.quant.columns import arrange
+from mmswap.llm.quant.layout import MIDDLE, Packed4, sizes
 from mmswap.llm.quant.scheme import (
     OTHERWISE,
     Scheme,
@@ -32,6 +35,7 @@ from mmswap.llm.quant.scheme import (
 MAIN = "qweight"
 SUFFIXES = ("qweight", "qzeros", "scales", "g_idx")
 OUTPUTS = ("scales", 1)  # a tensor, and which of its dimensions counts the outputs
+HOST = "cpu"
 _LESS_ONE = {"gptq": True, "gptq_v2": False}
 
 
@@ -75,20 +79,36 @@ def read(told: Scheme, tensors: Mapping[str, Tensor], module: str) -> Packed4:
         raise ModelError(
             f"{module} has no g_idx and the config says desc_act, so its groups are not known: {OTHERWISE}."
         )
-    codes = split_words(words.t())[:, :inputs]
-    points = _points(told, split_words_down(zeros)[:out])
-    return pack(codes, scales.t(), points, group_size=group, groups=order)
+    return _shuffled(words, zeros, scales, order, inputs, group, _zero_mode(told, zeros, out))
 
 
-def _points(told: Scheme, stored: Tensor) -> Tensor:
-    """uint8 [out, groups], zero points of 0..15.
+def _shuffled(
+    words: Tensor, qzeros: Tensor, scales: Tensor, order: Tensor | None, inputs: int, group: int, zero_mode: int
+) -> Packed4:
+    """In the layout, where the tensors lie: on a card by the op table, on the host by plain torch."""
+    placed = arrange(torch.arange(inputs, device=words.device) // group if order is None else order, group)
+    padded, size, _ = sizes(len(placed.slots), group)
+    source, table = None, None
+    if placed.reordered:
+        source = functional.pad(placed.slots, (0, padded - len(placed.slots)), value=-1).to(torch.int32)
+        table = placed.table.to(torch.int32)
+    run = reference.gptq_shuffle if words.device.type == HOST else torch.ops.mmswap.gptq_shuffle
+    words, qzeros, scales = words.contiguous(), qzeros.contiguous(), scales.contiguous()
+    words, scales, zeros = run(words, qzeros, scales, source, table, inputs, size, zero_mode)
+    into = placed.slots.clamp(min=0).to(torch.int32) if placed.reordered else None
+    return Packed4(words, scales, zeros, inputs, size, into)
+
+
+def _zero_mode(told: Scheme, qzeros: Tensor, out: int) -> int:
+    """How zero points are stored.
 
     A symmetric weight's are 8: stored as 7 or 8 throughout they mean that, even where the format is named wrongly.
     """
-    if told.symmetric and bool((stored == stored[0, 0]).all()) and int(stored[0, 0]) in (MIDDLE - 1, MIDDLE):
-        return torch.full_like(stored, MIDDLE)
-    # In four bits: 0 less one was stored as 15, and no quantiser gives 16.
-    return (stored + 1) & 15 if told.less_one else stored
+    if told.symmetric:
+        stored = split_words_down(qzeros)[:out]
+        if bool((stored == stored[0, 0]).all()) and int(stored[0, 0]) in (MIDDLE - 1, MIDDLE):
+            return shuffle.SYMMETRIC
+    return shuffle.LESS_ONE if told.less_one else shuffle.STORED
 
 
 def not_converted(section: Mapping[str, Any]) -> tuple[str, ...]:

@@ -153,15 +153,33 @@ def pack(
         raise ValueError(f"scales {tuple(scales.shape)} are not those of codes {tuple(codes.shape)}.")
     zeros = torch.full(scales.shape, MIDDLE, dtype=torch.uint8, device=codes.device) if zeros is None else zeros
     placed = arrange(groups.long(), whole)
-    padded, group, count = sizes(len(placed.slots), whole)
-    spread = [functional.pad(values[:, placed.table], (0, count - len(placed.table))) for values in (scales, zeros)]
-    stored = codes.index_select(1, placed.slots.clamp(min=0)) if placed.reordered else codes
-    stored = functional.pad(stored, (0, padded - len(placed.slots)))
-    empty = functional.pad(placed.slots, (0, padded - len(placed.slots)), value=-1).lt(0).nonzero().flatten()
-    if len(empty):
-        stored[:, empty] = spread[1][:, empty // group]
+    padded, group, _ = sizes(len(placed.slots), whole)
+    source = functional.pad(placed.slots, (0, padded - len(placed.slots)), value=-1) if placed.reordered else None
+    words, scales, zeros = laid(codes, scales, zeros, source, placed.table, padded, group)
     order = placed.slots.clamp(min=0).to(torch.int32) if placed.reordered else None
-    return Packed4(to_blocks(stored), spread[0].contiguous(), spread[1].contiguous(), columns, group, order)
+    return Packed4(words, scales, zeros, columns, group, order)
+
+
+def laid(
+    codes: Tensor, scales: Tensor, zeros: Tensor, source: Tensor | None, table: Tensor | None, padded: int, group: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """words, scales and zeros of a `Packed4`.
+
+    Args:
+        source: [padded], the column in each slot, -1 for none; None: slot s is column s.
+        table: [stored], the scale of each stored group; None: itself.
+        group: slots that share a scale.
+    """
+    columns, count = codes.shape[1], -(-padded // group)
+    chosen = [values if table is None else values.index_select(1, table) for values in (scales, zeros)]
+    wide, points = (functional.pad(values, (0, count - values.shape[1])) for values in chosen)
+    if source is None:
+        stored, empty = functional.pad(codes, (0, padded - columns)), torch.arange(columns, padded, device=codes.device)
+    else:
+        stored, empty = codes.index_select(1, source.clamp(min=0)), source.lt(0).nonzero().flatten()
+    if len(empty):
+        stored[:, empty] = points[:, empty // group]
+    return to_blocks(stored), wide.contiguous(), points.contiguous()
 
 
 def sizes(slots: int, group_size: int) -> tuple[int, int, int]:

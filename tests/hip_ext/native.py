@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 import torch
 
-from mmswap.hip_ext import supply
+from mmswap.hip_ext import backend, supply
 from mmswap.hip_ext.interface import STRUCTS
 from mmswap.hip_ext.library import Library, load
 
@@ -69,6 +69,8 @@ def compiled(words: list[str]) -> None:
 
 
 CPU = torch.device("cpu")
+COMPUTED = tuple(op for op in backend.IMPLEMENTATIONS if op not in ("kv_store", "gptq_shuffle"))
+"""Ops that are judged by a truth in float64; the others by equality with the reference."""
 
 
 def native_library(folders: pytest.TempPathFactory, patch: pytest.MonkeyPatch, *flags: str) -> Library:

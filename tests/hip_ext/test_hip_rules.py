@@ -101,6 +101,18 @@ def _attention(random: Random) -> dict[str, Any]:
     return {**_ring(random), **places, **sizes, "cache_dtype": kind, "dtype": random.choice(FLOATS)}
 
 
+def _gptq(random: Random) -> dict[str, Any]:
+    names = ("qweight", "qzeros", "scales", "source", "table", "words", "scales_out", "zeros_out")
+    columns, group = random.choice((8, 100, 128, 4096, 12288)), random.choice((16, 32, 128, 1 << 20))
+    padded = -(-columns // 128) * 128
+    count = -(-padded // group)
+    return {
+        **{name: _place(random, to=4) for name in names}, "columns": columns, "padded": padded, "group_size": group,
+        "outputs": _size(random), "groups_in": count, "groups_out": count, "stored": count,
+        "scale_dtype": random.choice(FLOATS), "zero_mode": random.choice((0, 1, 2)),
+    }  # fmt: skip
+
+
 DRAWN = {
     "mms_silu_and_mul": ("mms_act", lambda random: {**_act(random), "act": 0}),
     "mms_gelu_and_mul": ("mms_act", _act),
@@ -110,6 +122,7 @@ DRAWN = {
     "mms_w4_gemv": ("mms_w4", _w4),
     "mms_w4_gemm": ("mms_w4", lambda random: {**_w4(random), "rows": random.choice((1, 5, 16, 17, 64))}),
     "mms_linear_gemv": ("mms_linear", _linear),
+    "mms_gptq_shuffle": ("mms_gptq", _gptq),
     "mms_kv_store": ("mms_kv", _kv),
     "mms_decode_attention": ("mms_attention", _attention),
 }

@@ -169,6 +169,25 @@ def _spoil(keys: Tensor, values: Tensor, v_scale: Tensor | None, held: int) -> N
         v_scale[:, :, held:] = torch.nan
 
 
+def _gptq_shuffle(dtype: torch.dtype, random: Random) -> tuple[Any, ...]:
+    """Columns in their order or not, groups that are split, slots without a column, outputs that fill no word."""
+    columns, out, group = random.choice((1, 40, 128, 300)), random.choice((1, 8, 33)), random.choice((16, 64, 512))
+    groups = random.choice((1, 2))
+    wide = 1 << 31
+    shapes = ((-(-columns // 8), out), (groups, -(-out // 8)))
+    words, zeros = (torch.randint(-wide, wide, shape, dtype=torch.int32) for shape in shapes)
+    source, table, padded = None, None, -(-columns // 128) * 128
+    if random.random() < 0.6:
+        padded += random.choice((0, 128))
+        source = torch.full((padded,), -1, dtype=torch.int32)
+        source[torch.randperm(padded)[:columns]] = torch.randperm(columns).to(torch.int32)
+        table = torch.randint(0, groups, (random.randint(1, -(-padded // group)),), dtype=torch.int32)
+    if table is None and groups > -(-padded // group):
+        words, zeros, groups = words, zeros[:1].contiguous(), 1
+    scales = torch.rand(groups, out).to(dtype)
+    return words, _maybe(random, zeros), scales, source, table, columns, group, random.choice((0, 1, 2))
+
+
 _MAKERS: dict[str, Callable[[torch.dtype, Random], tuple[Any, ...]]] = {
     "w4a16": _w4a16,
     "int4pack": _int4pack,
@@ -181,4 +200,5 @@ _MAKERS: dict[str, Callable[[torch.dtype, Random], tuple[Any, ...]]] = {
     "rotary": _rotary,
     "kv_store": _kv_store,
     "decode_attention": _decode_attention,
+    "gptq_shuffle": _gptq_shuffle,
 }
