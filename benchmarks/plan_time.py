@@ -17,15 +17,16 @@ import importlib.metadata
 import os
 import platform
 import resource
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import mmswap.profiles as profiles
+from mmswap.bench.quantiles import spread
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
@@ -57,8 +58,7 @@ def rows(model: str, card: str) -> Iterator[dict[str, object]]:
     for asked, pairs in taken.items():
         row: dict[str, object] = {"model": Path(model).name, "card": card, "asked": asked, "runs": RUNS}
         for kind, values in zip(("cpu", "wall"), zip(*pairs)):
-            cuts = statistics.quantiles(values, n=10, method="inclusive")
-            row |= {f"{kind}_p20": f"{cuts[1]:.2f}", f"{kind}_p50": f"{cuts[4]:.2f}", f"{kind}_p80": f"{cuts[7]:.2f}"}
+            row |= {f"{kind}_{name}": f"{value:.2f}" for name, value in asdict(spread(values)).items()}
         yield row
 
 

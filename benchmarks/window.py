@@ -21,6 +21,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from mmswap.bench.quantiles import spread
 from mmswap.card import Card, open_card
 from mmswap.swap import SwapPool
 from mmswap.units import MIB, format_bytes
@@ -37,11 +38,6 @@ def units(count: int, nbytes: int) -> list[tuple[str, nn.Module]]:
         module.weight = nn.Parameter(torch.ones(nbytes // 4), requires_grad=False)
         made.append((f"unit {index}", module))
     return made
-
-
-def percentiles(samples: list[float]) -> tuple[float, float, float]:
-    cuts = statistics.quantiles(samples, n=10, method="inclusive")
-    return cuts[1], cuts[4], cuts[7]
 
 
 def bookkeeping(card: Card, rounds: int, count: int) -> list[float]:
@@ -128,11 +124,11 @@ def write(out: Path, card: Card, rows: list[tuple[str, int, list[float], float |
         if new:
             table.writerow(COLUMNS)
         for what, nbytes, samples, ratio in rows:
-            p20, p50, p80 = percentiles(samples)
+            taken = spread(samples)
             shown = f"{ratio:.3f}" if ratio is not None else ""
-            table.writerow((*common, what, nbytes, f"{p20:.3f}", f"{p50:.3f}", f"{p80:.3f}", shown))
-            rate = f"{nbytes / p50 / 1e6:7.1f} GB/s" if nbytes >= MIB else " " * 12
-            print(f"{what:34} p20 {p20:8.3f}  p50 {p50:8.3f}  p80 {p80:8.3f} ms {rate}  {shown}")
+            table.writerow((*common, what, nbytes, f"{taken.p20:.3f}", f"{taken.p50:.3f}", f"{taken.p80:.3f}", shown))
+            rate = f"{nbytes / taken.p50 / 1e6:7.1f} GB/s" if nbytes >= MIB else " " * 12
+            print(f"{what:34} p20 {taken.p20:8.3f}  p50 {taken.p50:8.3f}  p80 {taken.p80:8.3f} ms {rate}  {shown}")
 
 
 if __name__ == "__main__":
