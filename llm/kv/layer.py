@@ -11,13 +11,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers.cache_utils import CacheLayerMixin
 
 from mmswap.errors import OptionError
 from mmswap.llm.kv.counters import Counters
 from mmswap.llm.kv.kinds import Kind, blocks
-from mmswap.llm.kv.ranges import UNEVEN, Ranges, unevenness
+from mmswap.llm.kv.ranges import FEW, UNEVEN, Ranges, unevenness
 from mmswap.llm.kv.store import Store
 
 SETTLE = 32  # tokens that may be stored by somebody else before `advance`: later ones meet wider ranges
@@ -190,7 +191,7 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
             self.lazy_initialization(k, v)
         assert self.store is not None
         self.grow(self.tokens + k.shape[-2])
-        if self.kind.quantised:
+        if self.kind.quantised and k.shape[-2]:
             self._fit(self.store, k, v)
         return self.store
 
@@ -198,6 +199,9 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
         if self._ranges is None:
             self._ranges = ranges = self._first(k, v)
             store.rescale(ranges, 0, 0)
+        elif self.known is None and self.kind.float8 and self.tokens < FEW:
+            held = store.get(*self._held(), torch.float32)
+            self._judge(*(torch.cat((old, new.float()), 2) for old, new in zip(held, (k, v))))
         wider = self._ranges.holding(self.kind, k, v)
         if wider is not None:
             self._ranges = wider
@@ -228,6 +232,10 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
                 return known
             except ValueError as error:
                 raise OptionError(f"The offsets of layer {self.index} are another model's: {error}.") from None
+        return self._judge(k, v)
+
+    def _judge(self, k: Tensor, v: Tensor) -> Ranges:
+        """The ranges of the first tokens of a text, if 8 bits hold them; one token alone tells too little."""
         ranges = Ranges.seen(self.kind, k, v, offsets=self._offsets)
         times = unevenness(self.kind, k, v, ranges)
         if times > UNEVEN and k.shape[-2] >= 2:

@@ -47,7 +47,7 @@ class Ranges:
             offsets: keys are stored less an offset. middle: that offset, where it is known.
             many: the tokens span what a long text holds, however few they are.
         """
-        keys = k.float()
+        keys = _finite(k)
         low, high = keys.amin((0, 2)), keys.amax((0, 2))
         offset = torch.zeros_like(low)
         if offsets:
@@ -61,15 +61,15 @@ class Ranges:
             reach = reach * (1 + FEW / 2 / max(tokens, FEW))  # few tokens seldom show the width of a channel
         if kind.float8:
             reach = reach.amax(-1, keepdim=True).expand_as(reach)
-        largest = v.float().abs().amax((0, 2, 3))[:, None]
+        largest = _finite(v).abs().amax((0, 2, 3))[:, None]
         return cls(offset, _scale(kind, reach, kind.headroom), _scale(kind, largest, kind.headroom))
 
     def holding(self, kind: Kind, k: Tensor, v: Tensor) -> Ranges | None:
         """Wider ones if `k` or `v` do not fit into these; None if they do."""
-        keys, edge = k.float(), self.k_scale * kind.largest * (1 + 1e-6)
+        keys, edge = _finite(k), self.k_scale * kind.largest * (1 + 1e-6)
         low, high = keys.amin((0, 2)), keys.amax((0, 2))
         beyond = torch.maximum(high - self.k_offset, self.k_offset - low) > edge
-        largest = v.float().abs().amax((0, 2, 3))[:, None]
+        largest = _finite(v).abs().amax((0, 2, 3))[:, None]
         above = largest > self.v_scale * kind.largest
         if not bool(beyond.any() if kind.scaled_tokens else beyond.any() | above.any()):
             return None
@@ -110,12 +110,17 @@ def unevenness(kind: Kind, k: Tensor, v: Tensor, ranges: Ranges) -> float:
     """
     if not kind.float8:
         return 0.0
-    reach = (k.float() - ranges.k_offset[:, None]).abs().amax((0, 2))
+    reach = (_finite(k) - ranges.k_offset[:, None]).abs().amax((0, 2))
     found = [reach]
     if kind.largest > 1000:  # two bits of fraction: values too
-        found.append(v.float().abs().amax((0, 2)))
+        found.append(_finite(v).abs().amax((0, 2)))
     tiny = torch.finfo(torch.float32).tiny
     return max(float((part.amax(-1) / part.median(-1).values.clamp_min(tiny)).max()) for part in found)
+
+
+def _finite(x: Tensor) -> Tensor:
+    """In float32, what is no number as 0: it may cost its own place, not that of every token beside it."""
+    return torch.nan_to_num(x.float(), nan=0.0, posinf=0.0, neginf=0.0)
 
 
 def _scale(kind: Kind, reach: Tensor, room: float) -> Tensor:

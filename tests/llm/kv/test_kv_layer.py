@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import pytest
 import torch
 from kv_cases import BOUND, CASES, attend, make
@@ -31,6 +33,41 @@ def test_attention_over_a_cache_is_near_the_truth_or_refused_at_start(name: str,
     assert (k.shape, k.dtype) == (case.k.shape, torch.float32)
     bound = 0.999 if kind == "bf16" and "outlier" in name else BOUND[kind]  # a step of 1 at 250, in any bf16 model
     assert case.cosine(k, v) >= bound
+
+
+@pytest.mark.parametrize(("name", "kind"), sorted(REFUSED))
+@pytest.mark.parametrize("step", [1, 2, 7])
+def test_what_8_bits_lose_is_refused_however_the_first_tokens_come(name: str, kind: str, step: int) -> None:
+    """One at a time they were never looked at together, and the answer was wrong without a word."""
+    case, layer = CASES[name](), GrowingLayer(kv_kind(kind), 1)
+    pieces = list(zip(case.k.split(step, 2), case.v.split(step, 2)))
+    with pytest.raises(OptionError, match="--kv int8"):
+        deque((layer.update(*piece) for piece in pieces), maxlen=0)
+
+
+@pytest.mark.parametrize("kind", QUANTISED)
+@pytest.mark.parametrize("at", [3, 25])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+def test_what_is_no_number_costs_no_other_token(kind: str, at: int, bad: float) -> None:
+    """One of them in a channel once made the scale of that channel infinite, and every key in it NaN."""
+    case, spoilt, layer, clean = make(2), make(2), GrowingLayer(kv_kind(kind), 1), GrowingLayer(kv_kind(kind), 1)
+    spoilt.k[0, 0, at, 5] = spoilt.v[0, 1, at, 7] = bad
+    case.k[0, 0, at, 5] = case.v[0, 1, at, 7] = 0
+    for part in (slice(0, 20), slice(20, 48)):
+        found = layer.update(spoilt.k[:, :, part], spoilt.v[:, :, part])
+        wanted = clean.update(case.k[:, :, part], case.v[:, :, part])
+    others = [token for token in range(48) if token != at]
+    for one, other in zip(found, wanted):
+        assert torch.equal(one[:, :, others], other[:, :, others])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_tokens_at_all(kind: str) -> None:
+    layer, case = GrowingLayer(kv_kind(kind), 1), make(2)
+    none = case.k[:, :, :0], case.v[:, :, :0]
+    assert layer.update(*none)[0].shape[2] == 0
+    layer.update(case.k, case.v)
+    assert layer.update(*none)[0].shape[2] == 48
 
 
 @pytest.mark.parametrize("kind", QUANTISED)
