@@ -14,6 +14,32 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+CALL_MARKS = frozenset(
+    [
+        "[TOOL_CALLS]",
+        "[ARGS]",
+        "[CALL_ID]",
+        "<tool_call>",
+        "</tool_call>",
+        "<arg_key>",
+        "</arg_key>",
+        "<arg_value>",
+        "</arg_value>",
+        "<|tool_call>",
+        "<tool_call|>",
+        '<|"|>',
+        "<start_function_call>",
+        "<end_function_call>",
+        "<escape>",
+        "<|python_tag|>",
+        "<|tool_call_start|>",
+        "<|tool_call_end|>",
+        "<|tool_call|>",
+        "<|/tool_call|>",
+    ]
+)
+"""Control tokens that are part of what an answer says: they mark the tools that it calls, and keep their spelling."""
+
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SPACE = "▁"
 _BAD = "\ufffd"
@@ -40,7 +66,7 @@ class Spelling:
 
 
 class Detokenizer:
-    """Text of an answer, token by token; special tokens give none.
+    """Text of an answer, token by token; special tokens give none but `CALL_MARKS`.
 
     Byte-level and byte-fallback vocabularies are turned into bytes and those into text, so that a character is given
     out as soon as its last byte is there, and broken bytes become U+FFFD without holding anything back. Any other
@@ -51,6 +77,8 @@ class Detokenizer:
         self._tokenizer = tokenizer
         self._special = {int(token) for token in tokenizer.all_special_ids}
         self._special |= {i for i, t in getattr(tokenizer, "added_tokens_decoder", {}).items() if t.special}
+        marks = (tokenizer.convert_tokens_to_ids(mark) for mark in CALL_MARKS)
+        self._special -= {mark for mark in marks if mark is not None and mark != tokenizer.unk_token_id}
         self._rule = _rule_of(tokenizer)
         self._bytes = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._started = False

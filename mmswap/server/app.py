@@ -98,7 +98,7 @@ def _add_answers(app: FastAPI, engine: Engine, config: ServerConfig, limits: Pic
             work = asked.work(_owner(request, wish))
             usage = bool(wish.stream_options and wish.stream_options.include_usage)
             reply = kind(
-                name, facts.spelling, each=wish.n or 1, usage_asked=usage, logprobs=logprobs, calls=asked.calls
+                name, facts.spelling, each=wish.n or 1, usage_asked=usage, logprobs=logprobs, offer=asked.offer
             )
             return await answer(request, work, reply, engine, stream=bool(wish.stream))
         except Exception as error:

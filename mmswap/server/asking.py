@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mmswap.chat import Prompt
 from mmswap.config import PixelLimits, SamplingConfig
+from mmswap.server.calls import Offer
 from mmswap.server.facts import Facts
 from mmswap.server.forms import check_calls, form_of
 from mmswap.server.grammar import Grammars
@@ -35,7 +36,7 @@ class Asked:
     nbytes: int = 0
     template: Mapping[str, Any] = field(default_factory=dict)
     constraint: Callable[[], Constraint] | None = None
-    calls: bool = False  # tools may be called in the answers
+    offer: Offer | None = None  # tools that may be called in the answers
 
     def work(self, owner: str) -> Work:
         return Work(owner, self.parts, self.nbytes, self.template, self.constraint)
@@ -58,7 +59,7 @@ def ask_chat(request: ChatRequest, facts: Facts, limits: PictureLimits, grammars
     _check_streaming(request)
     opener = _Opener(facts, limits, request.mm_processor_kwargs)
     check_calls(request, facts)
-    messages = [_message(message, number, opener) for number, message in enumerate(request.messages)]
+    messages = _named([_message(message, number, opener) for number, message in enumerate(request.messages)])
     if request.top_logprobs is not None and not request.logprobs:
         raise Refusal(400, "top_logprobs goes with logprobs: true.", param="top_logprobs", code="invalid_value")
     logprobs = (request.top_logprobs or 0) if request.logprobs else None
@@ -67,7 +68,7 @@ def ask_chat(request: ChatRequest, facts: Facts, limits: PictureLimits, grammars
     form = form_of(request, facts, grammars)
     sampling = replace(sampling, stop=(*sampling.stop, *form.stop))
     parts = tuple(Part(messages, _numbered(sampling, number)) for number in range(request.n or 1))
-    return Asked(parts, opener.nbytes, {**_template(request, facts), **form.template}, form.constraint, form.calls)
+    return Asked(parts, opener.nbytes, {**_template(request, facts), **form.template}, form.constraint, form.offer)
 
 
 def ask_completion(request: CompletionRequest, facts: Facts) -> Asked:
@@ -125,9 +126,26 @@ def _message(message: Any, number: int, opener: _Opener) -> dict[str, Any]:
     opened: dict[str, Any] = {"role": role, "content": content}
     if isinstance(message, AssistantMessage) and message.tool_calls:
         opened["tool_calls"] = [_call(call, f"messages[{number}].tool_calls") for call in message.tool_calls]
-    if isinstance(message, ToolMessage) and message.tool_call_id is not None:
-        opened["tool_call_id"] = message.tool_call_id
+    if isinstance(message, ToolMessage):
+        opened |= {name: value for name in ("tool_call_id", "name") if (value := getattr(message, name)) is not None}
     return opened
+
+
+def _named(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Results of tools with the name of the tool, which some templates show.
+
+    Raises:
+        Refusal: a result says that it is another tool's.
+    """
+    known: dict[Any, str] = {}
+    for number, message in enumerate(messages):
+        known |= {call["id"]: call["function"]["name"] for call in message.get("tool_calls", ()) if "id" in call}
+        called = known.get(message.get("tool_call_id"))
+        if message["role"] == "tool" and called is not None and message.setdefault("name", called) != called:
+            place = f"messages[{number}].name"
+            sentence = f"{place} is {message['name']!r}, and its tool_call_id is of a call of {called!r}."
+            raise Refusal(400, sentence, param=place, code="invalid_value")
+    return messages
 
 
 def _part(part: TextPart | ImagePart, opener: _Opener) -> dict[str, Any]:

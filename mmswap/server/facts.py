@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mmswap.config import SamplingConfig
 from mmswap.errors import UserError
 from mmswap.llm.text import Spelling
+from mmswap.server.call_styles import Style, style_of
 
 if TYPE_CHECKING:
     from mmswap.runtime import Runtime
@@ -15,7 +16,11 @@ if TYPE_CHECKING:
 _SAMPLED = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 _OURS = {"messages", "tools", "documents", "add_generation_prompt", "raise_exception", "strftime_now"}
 _OURS |= {"bos_token", "eos_token", "pad_token", "unk_token", "image_token", "video_token"}
-_PROBE = {"type": "function", "function": {"name": "mmswap_probe", "description": "", "parameters": {}}}
+NAME = "mmswap_probe"
+_PROBE = {"type": "function", "function": {"name": NAME, "description": "", "parameters": {}}}
+_ASKED: dict[str, Any] = {"role": "user", "content": "x"}
+_CALL = {"id": "abcdefghi", "type": "function", "function": {"name": NAME, "arguments": {"kind": "x"}}}
+_CALLED: list[dict[str, Any]] = [_ASKED, {"role": "assistant", "content": "", "tool_calls": [_CALL]}]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +34,7 @@ class Facts:
         end_ids: tokens that end an answer.
         decode_limit: pixels of a picture.
         variables: what a request may tell its chat template.
-        tools: whether its chat template shows tools. tool_call: whether it writes calls as `<tool_call>` and JSON.
+        tools: whether its chat template shows tools. calls: in which form it calls them, if that is known.
         tokenizer: transformers' own. spelling: of its tokens. dangerous: whether a text spells a control token.
     """
 
@@ -40,7 +45,7 @@ class Facts:
     decode_limit: int
     variables: frozenset[str]
     tools: bool
-    tool_call: bool
+    calls: Style | None
     tokenizer: Any = field(repr=False)
     spelling: Spelling = field(repr=False)
     dangerous: Any = field(repr=False)
@@ -48,7 +53,7 @@ class Facts:
     @classmethod
     def of(cls, runtime: Runtime) -> Facts:
         """What a loaded model says of itself."""
-        shown = _tools_shown(runtime)
+        shown, called = _shown(runtime, [_ASKED]), _shown(runtime, _CALLED)
         return cls(
             context=runtime.context,
             vocabulary=int(runtime.model.get_input_embeddings().weight.shape[0]),
@@ -56,8 +61,8 @@ class Facts:
             end_ids=frozenset(runtime.end_ids),
             decode_limit=runtime.config.image.decode_limit,
             variables=_variables(runtime.processor.template),
-            tools="mmswap_probe" in shown,
-            tool_call="<tool_call>" in shown and "<function=" not in shown,
+            tools=bool(shown),
+            calls=style_of(_behind(shown, called), shown, runtime.processor.template) if shown else None,
             tokenizer=runtime.processor.tokenizer,
             spelling=Spelling(runtime.processor.tokenizer),
             dangerous=runtime.processor.dangerous,
@@ -84,9 +89,16 @@ def _variables(template: str) -> frozenset[str]:
     return frozenset(asked) - _OURS
 
 
-def _tools_shown(runtime: Runtime) -> str:
-    """What the chat template makes of a tool; nothing where it refuses or does not look at it."""
+def _behind(shown: str, called: str) -> str:
+    """What a call adds to a prompt."""
+    differs = (at for at, (one, another) in enumerate(zip(shown, called)) if one != another)
+    return called[next(differs, len(shown)) :]
+
+
+def _shown(runtime: Runtime, messages: list[dict[str, Any]]) -> str:
+    """What the chat template makes of a tool, and of a call of it; nothing where it refuses or does not look at it."""
     try:
-        return runtime.processor.render([{"role": "user", "content": "x"}], tools=[_PROBE])
+        shown = runtime.processor.render(messages, tools=[_PROBE])
     except UserError:
         return ""
+    return shown if NAME in shown else ""

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from mmswap.server.calls import Offer
 from mmswap.server.facts import Facts
-from mmswap.server.grammar import CLOSE, Grammars, Make
+from mmswap.server.grammar import Grammars, Make
 from mmswap.server.messages import AssistantMessage, NamedTool, Tool
 from mmswap.server.refusal import Refusal
 from mmswap.server.schema import ChatRequest, SchemaFormat
@@ -18,12 +19,12 @@ from mmswap.server.schema import ChatRequest, SchemaFormat
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """`template`: keywords for the chat template. `stop`: texts that end the answer. `calls`: it may call tools."""
+    """`template`: keywords for the chat template. `stop`: texts that end the answer. `offer`: what it may call."""
 
     template: Mapping[str, Any] = field(default_factory=dict)
     stop: tuple[str, ...] = ()
     constraint: Make | None = None
-    calls: bool = False
+    offer: Offer | None = None
 
 
 def form_of(request: ChatRequest, facts: Facts, grammars: Grammars) -> Form:
@@ -65,23 +66,31 @@ def check_calls(request: ChatRequest, facts: Facts) -> None:
 def _with_tools(request: ChatRequest, tools: list[Tool], facts: Facts, grammars: Grammars) -> Form:
     if not facts.tools:
         raise _refused("This model's chat template knows no tools.", "tools")
-    if not facts.tool_call:
+    if facts.calls is None:
         raise _refused("This model writes tool calls in a form that this server does not read.", "tools")
     for tool in tools:
         _check_text(tool.model_dump_json(), facts, "tools")
     by_name = {tool.function.name: tool.function.parameters for tool in tools}
+    offer = Offer(facts.calls, by_name)
     template = {"tools": [tool.model_dump(exclude_none=True) for tool in tools]}
     choice = request.tool_choice
     if isinstance(choice, NamedTool):
         name = choice.function.name
         if name not in by_name:
             raise _refused(f"tool_choice: there is no tool {name[:80]!r}.", "tool_choice")
-        return Form(template, (), grammars.call({name: by_name[name]}, "tools"), calls=True)
+        return Form(template, (), grammars.call(facts.calls, {name: by_name[name]}, "tools"), offer)
     if choice == "required":
-        return Form(template, (), grammars.call(by_name, "tools"), calls=True)
+        return Form(template, (), grammars.call(facts.calls, by_name, "tools"), offer)
     if any(tool.function.strict for tool in tools):
         raise _refused("strict tools need tool_choice required, or a tool's name.", "tools")
-    return Form(template, (CLOSE,) if request.parallel_tool_calls is False else (), calls=True)
+    if request.parallel_tool_calls is not False:
+        return Form(template, offer=offer)
+    if not facts.calls.apart:
+        sentence = (
+            "parallel_tool_calls: false needs tool_choice required, or a tool's name: this model's calls have no end"
+        )
+        raise _refused(f"{sentence} of their own.", "parallel_tool_calls")
+    return Form(template, (facts.calls.close,), offer=offer)
 
 
 def _check_text(text: str, facts: Facts, place: str) -> None:

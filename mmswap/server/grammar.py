@@ -6,6 +6,7 @@ grammars = Grammars(facts);  make = grammars.schema({"type": "object"});  constr
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -14,15 +15,13 @@ import torch
 from torch import Tensor
 
 from mmswap.errors import MmswapError
+from mmswap.server.call_grammar import OPTIONS, Unforceable
+from mmswap.server.call_styles import Style
 from mmswap.server.facts import Facts
 from mmswap.server.refusal import Refusal
 
 if TYPE_CHECKING:
     from mmswap.llm.sampling import Constraint
-
-OPEN, CLOSE = "<tool_call>", "</tool_call>"
-# A model may lay its JSON out, but not write blanks for ever.
-OPTIONS = {"whitespace_pattern": r"( |\n {0,8})?"}
 
 Make = Callable[[], "Constraint"]
 
@@ -48,29 +47,28 @@ class Grammars:
             raise _refused(str(error), place) from None
         return self._made(grammar, place)
 
-    def call(self, tools: Mapping[str, Mapping[str, Any] | None], place: str) -> Make:
-        """What makes constraints for exactly one call of one of these tools (name -> schema of its arguments)."""
+    def call(self, style: Style, tools: Mapping[str, Mapping[str, Any] | None], place: str) -> Make:
+        """What makes constraints for exactly one call of one of these tools (name -> schema of its arguments).
+
+        Raises:
+            Refusal: the model's form of a call cannot follow these schemas.
+        """
         from llguidance import LLMatcher
 
-        calls = [
-            {
-                "type": "object",
-                "properties": {"name": {"const": name}, "arguments": schema or {"type": "object"}},
-                "required": ["name", "arguments"],
-                "additionalProperties": False,
-            }
-            for name, schema in tools.items()
-        ]
-        one = {"anyOf": calls} if len(calls) > 1 else calls[0]
-        wanted = json.dumps({**one, "x-guidance": OPTIONS})
-        text = f'start: {self._literal(OPEN)} "\\n" call "\\n" {self._literal(CLOSE)}\ncall: %json {wanted}\n'
+        try:
+            text = style.shape.grammar(tools, self._spell)
+        except Unforceable as error:
+            sentence = f"{place}: this model cannot be held to a call: {error}. Use tool_choice auto."
+            raise Refusal(400, sentence, param=place, code="unsupported") from None
         return self._made(LLMatcher.grammar_from_lark(text), place)
 
-    def _literal(self, text: str) -> str:
-        """A mark as the tokenizer has it: one token of its own, or letters."""
-        token = self._facts.tokenizer.convert_tokens_to_ids(text)
-        known = isinstance(token, int) and token in getattr(self._facts.tokenizer, "added_tokens_decoder", {})
-        return f"<[{token}]>" if known else json.dumps(text)
+    def _spell(self, text: str) -> str:
+        """A text as the tokenizer has it: marks that are tokens of their own, and letters."""
+        tokenizer = self._facts.tokenizer
+        added = {token.content: number for number, token in getattr(tokenizer, "added_tokens_decoder", {}).items()}
+        marks = [re.escape(mark) for mark in sorted(added, key=len, reverse=True) if mark in text]
+        pieces = re.split(f"({'|'.join(marks)})", text) if marks else [text]
+        return " ".join(f"<[{added[one]}]>" if one in added else json.dumps(one) for one in pieces if one) or '""'
 
     def _made(self, grammar: str, place: str) -> Make:
         from llguidance import LLMatcher

@@ -87,10 +87,16 @@ class AssistantMessage(Strict):
     annotations: Annotated[list[Any], Field(max_length=0)] | None = None
 
 
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:-]{1,128}$")]
+
+
 class ToolMessage(Strict):
+    """`name`: of the tool; without it that of the call that `tool_call_id` names."""
+
     role: Literal["tool"]
     content: Texts
     tool_call_id: str | None = None
+    name: Name | None = None
 
 
 Message = Annotated[SystemMessage | UserMessage | AssistantMessage | ToolMessage, Field(discriminator="role")]
@@ -99,7 +105,7 @@ Message = Annotated[SystemMessage | UserMessage | AssistantMessage | ToolMessage
 class FunctionShape(Strict):
     """`strict` asks that arguments follow `parameters`."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:-]{1,128}$")]
+    name: Name
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None

@@ -9,11 +9,10 @@ import math
 import secrets
 import time
 from abc import ABC, abstractmethod
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mmswap.server.calls import Call, Calls
+from mmswap.server.calls import Call, Calls, Offer
 from mmswap.server.work import Ended, Piece
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ class Reply(ABC):
 
     Args:
         name: of the model. spelling: of its tokens.
-        each: answers to each prompt. calls: tool calls in the answers are taken out of their texts.
+        each: answers to each prompt. offer: tools whose calls are taken out of the answers' texts.
         usage_asked: whether a stream ends with a chunk of usage; the others then say `usage: null`.
     """
 
@@ -45,12 +44,13 @@ class Reply(ABC):
         each: int = 1,
         usage_asked: bool = False,
         logprobs: bool = False,
-        calls: bool = False,
+        offer: Offer | None = None,
     ) -> None:
         self._spelling, self._each = spelling, each
         self._usage_asked, self._logprobs = usage_asked, logprobs
         self._offsets: dict[int, int] = {}
-        self._calls: defaultdict[int, Calls] | None = defaultdict(Calls) if calls else None
+        self._offer = offer
+        self._calls: dict[int, Calls] = {}
         self._head = {"id": f"{self.prefix}-{secrets.token_hex(12)}", "created": int(time.time()), "model": name}
 
     def opening(self, index: int) -> list[dict[str, Any]]:
@@ -101,15 +101,15 @@ class ChatReply(Reply):
         return [self._chunk(self._delta(index, {"role": "assistant", "content": ""}))]
 
     def pieces(self, piece: Piece) -> list[dict[str, Any]]:
-        if self._calls is None:
+        if self._offer is None:
             return super().pieces(piece)
-        calls = self._calls[piece.index]
+        calls = self._calls.setdefault(piece.index, Calls(self._offer))
         return self._found(piece.index, calls.count, calls.push(piece.text), piece.tokens)
 
     def ends(self, ended: Ended) -> list[dict[str, Any]]:
-        if self._calls is None:
+        if self._offer is None:
             return super().ends(ended)
-        calls = self._calls[ended.index]
+        calls = self._calls.setdefault(ended.index, Calls(self._offer))
         chunks = self._found(ended.index, calls.count, calls.flush(), ())
         last = super().ends(ended)
         last[-1]["choices"][0]["finish_reason"] = _reason(ended.answer, calls.count)
@@ -136,8 +136,8 @@ class ChatReply(Reply):
     def _whole_choice(self, index: int, answer: Answer, tokens: Sequence[Token]) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": answer.text, "refusal": None}
         reason = answer.finish_reason
-        if self._calls is not None:
-            calls = Calls()
+        if self._offer is not None:
+            calls = Calls(self._offer)
             found = [*calls.push(answer.text), *calls.flush()]
             reason = _reason(answer, calls.count)
             message["content"] = "".join(one for one in found if isinstance(one, str)) or None

@@ -15,7 +15,6 @@ from starlette.testclient import TestClient
 import mmswap
 from mmswap.runtime import carried_model
 from mmswap.server import ServerConfig, create_app
-from mmswap.server.calls import Call, Calls
 
 TEMPLATE = """{% if tools %}<|im_start|>system
 Call a tool as <tool_call>{"name": ..., "arguments": {...}}</tool_call>.{% for tool in tools %}
@@ -156,40 +155,14 @@ def test_what_a_template_asks_for_may_be_told(caller: TestClient) -> None:
         {"tools": [tool("two words")]},
         {"response_format": {"type": "json_object"}},
         {"tool_choice": "required", "tools": [tool("draw", {"type": "nothing"})]},
+        {
+            "messages": [
+                {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "draw", "arguments": "{}"}}]},
+                {"role": "tool", "tool_call_id": "1", "name": "look", "content": "x"},
+            ]
+        },
     ],
     ids=str,
 )
 def test_tools_that_are_refused(caller: TestClient, more: dict[str, Any]) -> None:
     error_of(caller.post(CHAT, json={**asks("hi", tools=[tool("draw")]), **more}), 400)
-
-
-ONE = '<tool_call>\n{"name": "a", "arguments": {"x": "<é>"}}\n</tool_call>'
-TEXTS = {
-    "plain": ("no call < here <tool", ["no call < here <tool"]),
-    "one": (ONE, ["a"]),
-    "text before": ("I look. " + ONE, ["I look. ", "a"]),
-    "two": (ONE + "\n" + ONE + "\n", ["a", "a"]),
-    "text behind": (ONE + " so", ["a", " so"]),
-    "no end mark": (ONE.removesuffix("</tool_call>"), ["a"]),
-    "cut off": ('x <tool_call>{"name": "a", "argu', ['x <tool_call>{"name": "a", "argu']),
-    "no JSON": ("<tool_call>look</tool_call>!", ["<tool_call>look</tool_call>!"]),
-    "no name": ('<tool_call>{"arguments": {}}</tool_call>', ['<tool_call>{"arguments": {}}</tool_call>']),
-    "a list": ("<tool_call>[1]</tool_call>", ["<tool_call>[1]</tool_call>"]),
-}
-
-
-@pytest.mark.parametrize(("text", "wanted"), [pytest.param(*case, id=name) for name, case in TEXTS.items()])
-@pytest.mark.parametrize("size", [1, 3, 1000])
-def test_calls_are_found_however_the_text_comes(text: str, wanted: list[str], size: int) -> None:
-    calls = Calls()
-    found = [one for at in range(0, len(text), size) for one in calls.push(text[at : at + size])] + calls.flush()
-    merged: list[str] = []
-    for before, one in zip([None, *found], found):
-        name = one.name if isinstance(one, Call) else one
-        if isinstance(one, str) and isinstance(before, str):
-            merged[-1] += one
-        else:
-            merged.append(name)
-    assert merged == wanted
-    assert calls.count == sum(isinstance(one, Call) for one in found)
-    assert all(json.loads(one.arguments) == {"x": "<é>"} for one in found if isinstance(one, Call))
