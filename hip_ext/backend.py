@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from mmswap.hip_ext import op_cache, op_gptq, op_linear, op_rotary, op_rows, supply
+from mmswap.hip_ext import op_cache, op_experts, op_gptq, op_linear, op_rotary, op_rows, supply
 from mmswap.hip_ext.launching import Implementation
 from mmswap.hip_ext.library import Missing
 
@@ -17,6 +17,7 @@ NAME = "hip"
 IMPLEMENTATIONS = {
     "w4a16": Implementation(op_linear.w4a16, op_linear.refuses_w4a16),
     "linear": Implementation(op_linear.linear, op_linear.refuses_linear),
+    "expert_linear": Implementation(op_experts.run, op_experts.refuses),
     "rms_norm": Implementation(op_rows.norm, op_rows.refuses_norm),
     "fused_add_rms_norm": Implementation(op_rows.fused_norm, op_rows.refuses_norm),
     "silu_and_mul": Implementation(op_rows.silu, op_rows.refuses_act),

@@ -40,6 +40,7 @@ class CodeLibrary(Library):
         for name, rule in rules.LAUNCHERS.items():
             setattr(self, name, self._launcher(rule))
         self.mms_w4_scratch = rules.w4_scratch
+        self.mms_experts_scratch = rules.experts_scratch
         self.mms_attention_splits = rules.attention_splits
 
     def _launcher(self, rule: rules.Rule) -> Callable[[ctypes.Structure, int | None], None]:

@@ -43,18 +43,24 @@ def refuses_w4a16(
     group_size: int,
 ) -> str | None:
     """Why not; None when `w4a16` is right."""
-    if x.dtype not in _HALVES:
-        return f"it takes float16 and bfloat16, not {str(x.dtype)[6:]}"
     if _rows(x) > GEMM_ROWS:
         return f"{_rows(x)} rows: it takes {GEMM_ROWS}"
-    padded = words.shape[1] * 8
+    apart = scattered(words=words, scales=scales, zeros=zeros, order=order, bias=bias)
+    return refuses_words(x, words, group_size) or apart or oversized(words)
+
+
+def refuses_words(x: Tensor, words: Tensor, group_size: int) -> str | None:
+    """Why a weight in 4 bits does not fit, its rows in the last dimension of `words`; None when it does."""
+    if x.dtype not in _HALVES:
+        return f"it takes float16 and bfloat16, not {str(x.dtype)[6:]}"
+    padded = words.shape[-1] * 8
     if group_size % _GROUPS and group_size < padded:
         return f"groups of {group_size} columns are no multiple of {_GROUPS}"
     if padded > COLUMNS:
         return f"{padded} columns: it takes {COLUMNS}"
     if words.data_ptr() % 16:
         return "words do not begin at a multiple of 16 bytes"
-    return scattered(words=words, scales=scales, zeros=zeros, order=order, bias=bias) or oversized(words)
+    return None
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

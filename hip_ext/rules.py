@@ -115,6 +115,32 @@ def _w4_gemm(a: Any) -> list[Start]:
     ]
 
 
+def _expert_share(a: Any) -> Any:
+    """An expert's share as a product of its own."""
+    rows = a.rows if a.x_stride else 1
+    return STRUCTS["mms_w4"](
+        x=a.x, scratch=a.scratch, x_stride=a.x_stride, rows=rows, outputs=a.outputs, columns=a.columns, slots=a.columns,
+        padded=a.padded, group_size=a.group_size,
+    )  # fmt: skip
+
+
+def experts_scratch(a: Any) -> int:
+    """As `mms_experts_scratch`."""
+    return w4_scratch(_expert_share(a))
+
+
+def _experts(a: Any) -> list[Start]:
+    share = _expert_share(a)
+    before = _prepared(share)
+    a.x, a.magic = share.x, share.magic
+    if a.x_stride:
+        a.x_stride = share.x_stride
+    waves = _ceil(a.outputs, _weight_rows(1))
+    a.split = _split(waves * a.rows, a.padded, 1024)
+    name = f"mms_k_experts_{_NAMES[a.dtype]}_g{_span(a)}"
+    return [*before, Start(name, _ceil(waves * a.split, _WAVES), a.rows, 128, a)]
+
+
 def _linear(a: Any) -> list[Start]:
     waves = _ceil(a.outputs, _weight_rows(a.rows))
     whole = a.rows == 1 or a.x_stride % 8 == 0
@@ -166,6 +192,7 @@ LAUNCHERS: dict[str, Rule] = {
     "mms_rotary_embedding": _rotary,
     "mms_w4_gemv": _w4_gemv,
     "mms_w4_gemm": _w4_gemm,
+    "mms_experts_gemv": _experts,
     "mms_linear_gemv": _linear,
     "mms_gptq_shuffle": _gptq,
     "mms_kv_store": _kv,

@@ -223,5 +223,5 @@ inline int mms_start(const void* kernel, uint32_t x, uint32_t y, uint32_t thread
 #define MMS_WMMA 0
 #endif
 #ifndef MMS_BOUNDS
-#define MMS_BOUNDS(threads) __launch_bounds__(threads)
+#define MMS_BOUNDS(threads) __launch_bounds__(threads, 3)  // blocks: else nvcc spills where it need not
 #endif

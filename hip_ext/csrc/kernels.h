@@ -5,6 +5,7 @@
 // channels.
 #pragma once
 #include "attention.h"
+#include "experts.h"
 #include "gptq.h"
 #include "linear.h"
 #include "rotary.h"
@@ -36,6 +37,12 @@ MMS_LINEARS(MMS_BF16, bf16)
   MMS_GEMV(T, name, 4, 128, -1, s) MMS_GEMV(T, name, 4, 16, -1, s)
 MMS_GEMVS(MMS_F16, f16)
 MMS_GEMVS(MMS_BF16, bf16)
+
+#define MMS_EXPERTS(T, name, G, SPAN) MMS_KERNEL(mms_k_experts_##name##_g##G, 128, mms_experts, (mms_experts_body<T, SPAN>))
+MMS_EXPERTS(MMS_F16, f16, 128, 4)
+MMS_EXPERTS(MMS_F16, f16, 16, 1)
+MMS_EXPERTS(MMS_BF16, bf16, 128, 4)
+MMS_EXPERTS(MMS_BF16, bf16, 16, 1)
 
 #if defined(MMS_CPU)  // the tests say which
 template <int T, int SPAN>

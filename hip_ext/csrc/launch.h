@@ -104,7 +104,8 @@ const char* mms_status_text(int status) {
 int64_t mms_struct_size(int which) {
   static const int64_t sizes[] = {sizeof(mms_act),    sizeof(mms_norm), sizeof(mms_rotary),
                                   sizeof(mms_w4),     sizeof(mms_linear), sizeof(mms_take),
-                                  sizeof(mms_gptq),   sizeof(mms_kv),   sizeof(mms_attention)};
+                                  sizeof(mms_gptq),   sizeof(mms_kv),   sizeof(mms_attention),
+                                  sizeof(mms_experts)};
   return which >= 0 && which < (int)(sizeof(sizes) / sizeof(sizes[0])) ? sizes[which] : -1;
 }
 

@@ -11,7 +11,7 @@
 #include <stdint.h>
 #endif
 
-#define MMS_ABI 1
+#define MMS_ABI 2
 
 enum mms_dtype { MMS_F16 = 0, MMS_BF16 = 1, MMS_F32 = 2, MMS_E4M3 = 3, MMS_E5M2 = 4, MMS_I8 = 5 };
 
@@ -127,6 +127,18 @@ typedef struct {
   int32_t lanes;  // set by the launcher
 } mms_attention;
 
+// out [rows, outputs]: row r = x[r] W[experts[r]]^T + bias[experts[r]], W stacked as in mms_w4, without an order: words
+// int32 [experts, outputs, padded / 8], scales, zeros [experts, outputs, groups], bias [experts, outputs] or 0. x_stride
+// 0: one row of x for all. experts int32 [rows], int64 where `wide`. scratch: see mms_experts_scratch.
+typedef struct {
+  const void *x, *experts, *words, *scales, *zeros, *bias;
+  void *out, *scratch;
+  int64_t x_stride;
+  int32_t rows, outputs, columns, padded, group_size, groups, dtype, scale_dtype, bias_dtype, wide;
+  int32_t split;   // set by the launcher, as is magic
+  uint32_t magic;
+} mms_experts;
+
 #ifndef MMS_RTC
 #ifdef __cplusplus
 extern "C" {
@@ -139,7 +151,7 @@ extern "C" {
 
 MMS_API int mms_abi(void);                        // MMS_ABI of the library
 MMS_API const char* mms_status_text(int status);  // one English sentence, never 0 (of the host, static)
-// sizeof: 0 act, 1 norm, 2 rotary, 3 w4, 4 linear, 5 take, 6 gptq, 7 kv, 8 attention; else -1.
+// sizeof: 0 act, 1 norm, 2 rotary, 3 w4, 4 linear, 5 take, 6 gptq, 7 kv, 8 attention, 9 experts; else -1.
 MMS_API int64_t mms_struct_size(int which);
 
 MMS_API int mms_silu_and_mul(const mms_act*, void* stream);           // act is not looked at
@@ -152,6 +164,9 @@ MMS_API int64_t mms_w4_scratch(const mms_w4*);
 MMS_API int mms_w4_gemv(const mms_w4*, void* stream);                 // rows 1 to 4
 // Any rows, best 5 to 32: 16 at a time, WMMA where the card has it.
 MMS_API int mms_w4_gemm(const mms_w4*, void* stream);
+// As mms_w4_scratch.
+MMS_API int64_t mms_experts_scratch(const mms_experts*);
+MMS_API int mms_experts_gemv(const mms_experts*, void* stream);       // rows at most 65535
 MMS_API int mms_linear_gemv(const mms_linear*, void* stream);         // rows 1 to 4
 MMS_API int mms_take_columns(const mms_take*, void* stream);
 MMS_API int mms_gptq_shuffle(const mms_gptq*, void* stream);

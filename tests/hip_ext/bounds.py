@@ -85,6 +85,18 @@ def w4(launcher: str, rows: int, columns: int, group: int, *, ordered: bool) -> 
     return launcher, "mms_w4", buffers, {**fields, "x_stride": columns, "group_size": group, "groups": groups}
 
 
+def experts(*, shared: bool) -> Case:
+    """The second of three experts, and the last; columns that fill no block."""
+    padded, groups, outputs = 256, 8, 19
+    buffers = {
+        "x": numbers(200 * (1 if shared else 2)), "experts": ints(1, 2), "words": bytes(3 * outputs * padded // 2),
+        "scales": numbers(3 * outputs * groups), "zeros": bytes(3 * outputs * groups), "bias": numbers(3 * outputs),
+        "out": numbers(2 * outputs), "scratch": numbers((1 if shared else 2) * padded),
+    }  # fmt: skip
+    fields = {"x_stride": 0 if shared else 200, "rows": 2, "outputs": outputs, "columns": 200, "padded": padded}
+    return "mms_experts_gemv", "mms_experts", buffers, {**fields, "group_size": 32, "groups": groups}
+
+
 def linear(rows: int, columns: int) -> Case:
     buffers = {
         "x": numbers(rows * columns), "weight": numbers(7 * columns), "bias": numbers(7), "out": numbers(rows * 7),
@@ -152,6 +164,8 @@ CASES: dict[str, Callable[[], Case]] = {
     "gemv of four rows": lambda: w4("mms_w4_gemv", 3, 200, 16, ordered=True),
     "gemm": lambda: w4("mms_w4_gemm", 18, 256, 32, ordered=False),
     "gemm of blocks": lambda: w4("mms_w4_gemm", 5, 100, 128, ordered=True),
+    "experts": lambda: experts(shared=False),
+    "experts of one row": lambda: experts(shared=True),
     "linear": lambda: linear(1, 2056),
     "linear, uneven": lambda: linear(3, 259),
     "gptq": gptq,

@@ -22,7 +22,8 @@ CSRC = HERE.parents[1] / "hip_ext" / "csrc"
 TESTS = [str(HERE / f"test_hip_{name}.py") for name in ("numbers", "gptq", "launchers", "bounds")]
 FIRST = {
     "rows.h": "rows or rounded or activation or norm", "rotary.h": "rotary", "linear.h": "dense or order or linear",
-    "w4.h": "gemv or zero_point or w4a16", "w4_gemm.h": "gemm", "gptq.h": "checkpoint", "kv.h": "cache or code",
+    "w4.h": "gemv or zero_point or w4a16", "experts.h": "expert", "launch_experts.h": "expert",
+    "w4_gemm.h": "gemm", "gptq.h": "checkpoint", "kv.h": "cache or code",
     "attention.h": "attention", "launch.h": "gemm or gemv or rotary or rows or cache or attention",
 }  # fmt: skip
 """Tests that are asked first, which is quicker; then all."""
@@ -124,6 +125,73 @@ PLANTED = [
     ("attention.h", "if (a.sinks) total", "if (!a.sinks) total"),
     ("attention.h", "i < a.v_channels; i += MMS_JOIN_THREADS", "i < a.v_channels - 1; i += MMS_JOIN_THREADS"),
     ("attention.h", "b * a.mask_batch + t]", "b * a.mask_batch + t + 1]"),
+    ("rows.h", "0.044715f * g * g * g", "0.044715f * g * g"),
+    ("rows.h", "0.5f * g * (1.0f + mms_erf(0.7", "0.5f * g * (1.0f + mms_erf(0.8"),
+    ("rows.h", "+ a.eps)", ")"),
+    ("rows.h", "(weight + a.offset)", "weight"),
+    ("rows.h", "gates = row * a.stride", "gates = row * (a.stride + 1)"),
+    ("numbers.h", "sum = mms_fma(sum, t, 1.421413741f)", "sum = mms_fma(sum, t, 1.521413741f)"),
+    ("numbers.h", "float*)from + i + 4 * h", "float*)from + i + 4 * h + 1"),
+    ("numbers.h", "1] = dtype == MMS_F16 ? mms_high_half", "1] = dtype == MMS_F16 ? mms_low_half"),
+    ("numbers.h", "if (x != x) return", "if (x == 1.0f) return"),
+    ("rotary.h", "if (!is_q) head -= a.q_heads", "if (!is_q) head -= a.q_heads - 1"),
+    ("rotary.h", "b * a.angle_batch", "(b + 1) * a.angle_batch"),
+    ("rotary.h", "i = a.turned + lane; i < a.channels", "i = a.turned + lane + 1; i < a.channels"),
+    ("rotary.h", "mms_load(from, at + half + i", "mms_load(from, at + half + i - 1"),
+    ("linear.h", "mms_load(a.bias, first + r,", "mms_load(a.bias, first + r + 1,"),
+    ("linear.h", "m >= a.rows) return", "m >= a.rows - 1) return"),
+    ("linear.h", "? ((const int32_t*)a.order)[slot] : slot", "? ((const int32_t*)a.order)[slot] : slot + 1"),
+    ("linear.h", "(part * 32 + lane) * 8", "(part * 31 + lane) * 8"),
+    ("linear.h", "w < a.split; ++w", "w < a.split - 1; ++w"),
+    ("w4.h", "mms_load(a.bias, output,", "mms_load(a.bias, output + 1,"),
+    ("w4.h", "part * 32 + mms_tid() % 32; v", "part * 32 + mms_tid() % 31; v"),
+    ("w4.h", "row * a.groups * mms_bytes", "row * (a.groups + 1) * mms_bytes"),
+    ("w4.h", "a.zeros + row * a.groups", "a.zeros + row * a.groups + 1"),
+    ("w4.h", "(part == 0) mms_w4_part", "(part == 1) mms_w4_part"),
+    ("w4.h", "m >= a.rows) return", "m > a.rows) return"),
+    ("w4_gemm.h", "x + column + 8 * e", "x + column + 8 * e + 1"),
+    ("w4_gemm.h", "mms_mul_high(unit, a.magic) : unit", "mms_mul_high(unit, a.magic) : unit + 1"),
+    ("experts.h", "mms_expert_of(e, r) * e.outputs", "mms_expert_of(e, r) * (e.outputs + 1)"),
+    ("experts.h", "first * (e.padded / 8)", "first * (e.padded / 8 - 1)"),
+    ("experts.h", "e.scales + first * e.groups", "e.scales + (first + 1) * e.groups"),
+    ("experts.h", "e.zeros + first * e.groups", "e.zeros + (first + 1) * e.groups"),
+    ("experts.h", "e.bias + first * mms_bytes", "e.bias + (first + 1) * mms_bytes"),
+    ("experts.h", "e.x + r * e.x_stride", "e.x + (r + 1) * e.x_stride"),
+    ("experts.h", "(int64_t)r * e.outputs", "(int64_t)r * (e.outputs - 1)"),
+    ("experts.h", "((const int64_t*)e.experts)[row]", "((const int64_t*)e.experts)[row + 1]"),
+    ("experts.h", "((const int32_t*)e.experts)[row]", "((const int32_t*)e.experts)[0]"),
+    ("launch_experts.h", "mms_ceil(waves * e.split, MMS_W4_WAVES)", "(waves * e.split / MMS_W4_WAVES)"),
+    ("launch_experts.h", "if (e.x_stride) e.x_stride", "if (!e.x_stride) e.x_stride"),
+    ("launch_experts.h", "e.x_stride ? e.rows : 1", "e.x_stride ? e.rows - 1 : 1"),
+    ("gptq.h", "a.table ? ((const int32_t*)a.table)[g] : g;\n  const", "g;\n  const"),
+    ("gptq.h", "g < a.stored ? ((const uint32_t*)", "g < a.stored - 1 ? ((const uint32_t*)"),
+    ("gptq.h", "(column / 8) * a.outputs", "(column / 8) * (a.outputs + 1)"),
+    ("gptq.h", "o * a.groups_out + g", "o * (a.groups_out + 1) + g"),
+    ("gptq.h", "2 * (y % 16) + j / 4", "2 * (y % 16) + j / 3"),
+    ("kv.h", "h * a.k_channels + i, a.offset_dtype", "h * a.k_channels + i + 1, a.offset_dtype"),
+    ("kv.h", "h * a.k_channels + i, a.k_scale_dtype", "h * a.k_channels + i + 1, a.k_scale_dtype"),
+    ("kv.h", "mms_load(a.v_scale, h * a.scale_head", "mms_load(a.v_scale, (h + 1) * a.scale_head"),
+    ("kv.h", "slot * a.scale_slot", "(slot + 1) * a.scale_slot"),
+    ("kv.h", "item / kept % a.heads", "(item + 1) / kept % a.heads"),
+    ("kv.h", "item >= (int64_t)a.batch * a.heads * kept", "item >= (int64_t)a.batch * a.heads * kept - 1"),
+    ("kv.h", "b * a.start_stride", "(b + 1) * a.start_stride"),
+    ("kv.h", "i < a.v_channels; i += 32) {", "i < a.v_channels - 1; i += 32) {"),
+    ("kv.h", "-127.0f), 127.0f", "-127.0f), 126.0f"),
+    ("attention.h", "[i % H] / a.soft_cap)", "[i % H] / (a.soft_cap + 1.0f))"),
+    ("attention.h", "a.soft_cap != 0.0f ? 1.0f : MMS_LOG2E", "a.soft_cap == 0.0f ? 1.0f : MMS_LOG2E"),
+    ("attention.h", "kh * a.k_channels + c, a.k_scale_dtype", "kh * a.k_channels + c + 1, a.k_scale_dtype"),
+    ("attention.h", "kh * a.scale_head + t * a.scale_slot", "kh * a.scale_head + (t + 1) * a.scale_slot"),
+    ("attention.h", "mms_load(a.v_scale, kh * a.scale_head, a", "mms_load(a.v_scale, (kh + 1) * a.scale_head, a"),
+    ("attention.h", "in_group < a.group", "in_group < a.group - 1"),
+    ("attention.h", "kh * a.group + in_group", "kh * (a.group + 1) + in_group"),
+    ("attention.h", "b * a.keys_batch + kh * a.keys_head", "b * a.keys_batch + (kh + 1) * a.keys_head"),
+    ("attention.h", "b * a.values_batch + kh", "(b + 1) * a.values_batch + kh"),
+    ("attention.h", "base += teams * SLOTS", "base += teams * SLOTS + 1"),
+    ("attention.h", "base + u * teams + team", "base + u * teams + team + 1"),
+    ("attention.h", "s.low = split * each", "s.low = split * each + 1"),
+    ("attention.h", "b * a.length_stride", "(b + 1) * a.length_stride"),
+    ("attention.h", "mms_load(a.sinks, row % query_heads", "mms_load(a.sinks, (row + 1) % query_heads"),
+    ("attention.h", "chunk * H + h < a.group; ++h", "chunk * H + h < a.group - 1; ++h"),
     ("launch.h", "mms_ceil(a.features, MMS_ACT_PIECE)", "a.features / MMS_ACT_PIECE"),
     ("launch.h", "x = (uint32_t)mms_ceil(a.outputs, 16)", "x = (uint32_t)(a.outputs / 16)"),
     ("launch.h", "(uint32_t)mms_ceil(a.rows, 16)", "(uint32_t)(a.rows / 16)"),
@@ -162,12 +230,13 @@ def _found(source: Path, words: str) -> str:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         os.dup2(1, 2)
         signal.alarm(300)
-        pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-k", words, *TESTS], plugins=[_Teller(writing)])
-        os._exit(0)
+        os._exit(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-k", words, *TESTS], plugins=[_Teller(writing)]))
     os.close(writing)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     with os.fdopen(reading) as told:
-        return told.read() or (f"ended by signal {-status}" if status < 0 else "")
+        found = told.read() or (f"ended by signal {-status}" if status < 0 else "")
+    assert found or status == 0, f"the tests themselves do not run: pytest ended with {status}"
+    return found
 
 
 class _Teller:

@@ -61,6 +61,7 @@ int hipModuleLaunchKernel(void* f, unsigned x, unsigned y, unsigned z, unsigned 
   MMS_TAKES("mms_k_take", mms_take)
   MMS_TAKES("mms_k_linear", mms_linear)
   MMS_TAKES("mms_k_w4", mms_w4)
+  MMS_TAKES("mms_k_experts", mms_experts)
   MMS_TAKES("mms_k_gptq", mms_gptq)
   MMS_TAKES("mms_k_kv", mms_kv)
   MMS_TAKES("mms_k_attention", mms_attention)

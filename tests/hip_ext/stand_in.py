@@ -22,7 +22,8 @@ from mmswap.hip_ext.runtime import Runtime
 
 OF_KERNELS = {
     "act": "mms_act", "norm": "mms_norm", "rotary": "mms_rotary", "take": "mms_take", "linear": "mms_linear",
-    "w4": "mms_w4", "gptq": "mms_gptq", "kv": "mms_kv", "attention": "mms_attention", "join": "mms_attention",
+    "w4": "mms_w4", "experts": "mms_experts",
+    "gptq": "mms_gptq", "kv": "mms_kv", "attention": "mms_attention", "join": "mms_attention",
 }  # fmt: skip
 
 

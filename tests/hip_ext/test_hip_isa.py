@@ -15,7 +15,7 @@ import pytest
 from isa import Kernel, read
 from native import CARDS, CLANG, CSRC, assembly, compiled, shared_folder
 
-FAMILIES = {"w4_gemv": 22, "w4_gemm": 4, "linear": 4, "attention": 15}
+FAMILIES = {"w4_gemv": 22, "w4_gemm": 4, "experts": 4, "linear": 4, "attention": 15}
 ALONE = ("act", "norm", "rotary", "take", "gptq", "kv", "join")
 WMMA = {"gfx1100": 11, "gfx1101": 11, "gfx1151": 11, "gfx1200": 12, "gfx1201": 12}
 PER_STEP = 4 * 32

@@ -15,10 +15,11 @@ from mmswap.hip_ext.library import Library
 
 OPTIONAL = {"bias", "weight", "order", "residual", "total", "mask", "sinks", "source", "table", "qzeros", "k_offset"}
 SCALES = {"k_scale", "v_scale"}
-LAUNCHERS = {name for name, (_, arguments) in FUNCTIONS.items() if len(arguments) == 2 and name != "mms_w4_scratch"}
+LAUNCHERS = {name for name, (_, arguments) in FUNCTIONS.items() if len(arguments) == 2}
 STRUCT = {
     "mms_silu_and_mul": "act", "mms_gelu_and_mul": "act", "mms_rms_norm": "norm", "mms_fused_add_rms_norm": "norm",
-    "mms_rotary_embedding": "rotary", "mms_w4_gemv": "w4", "mms_w4_gemm": "w4", "mms_linear_gemv": "linear",
+    "mms_rotary_embedding": "rotary", "mms_w4_gemv": "w4", "mms_w4_gemm": "w4", "mms_experts_gemv": "experts",
+    "mms_linear_gemv": "linear",
     "mms_take_columns": "take", "mms_gptq_shuffle": "gptq", "mms_kv_store": "kv", "mms_decode_attention": "attention",
 }  # fmt: skip
 
@@ -105,7 +106,9 @@ def test_numbers_that_do_not_belong_together_are_refused(opened: ctypes.CDLL) ->
         ("gemv", {"groups": 9}, size), ("gemv", {"group_size": 100}, value), ("gemv", {"group_size": 0}, value),
         ("gemv", {"columns": 1279}, size), ("gemv", {"columns": 0, "slots": 0}, size), ("gemv", {"dtype": 2}, dtype),
         ("gemv", {"padded": 1 << 21, "slots": 1 << 21, "columns": 1 << 21, "groups": 1 << 14}, size),
-        ("gemm", {"rows": 70000}, size), ("linear", {"rows": 5}, size), ("linear", {"dtype": 2}, dtype),
+        ("gemm", {"rows": 70000}, size), ("experts", {"rows": 70000}, size), ("experts", {"groups": 1}, size),
+        ("experts", {"columns": 257}, size), ("experts", {"group_size": 24}, value), ("experts", {"dtype": 2}, dtype),
+        ("linear", {"rows": 5}, size), ("linear", {"dtype": 2}, dtype),
         ("linear", {"columns": -8}, size), ("rotary", {"turned": 11}, size), ("rotary", {"turned": 22}, size),
         ("rotary", {"sections": 9}, value), ("rotary", {"sections": 2}, value), ("rotary", {"axes": 0}, value),
         ("rotary", {"sections": -1}, value), ("gptq", {"padded": 255}, size), ("gptq", {"groups_out": 15}, size),

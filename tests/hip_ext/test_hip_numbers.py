@@ -21,7 +21,7 @@ from tolerance import assert_close  # isort: skip
 HALVES = (torch.float16, torch.bfloat16)
 FLOATS = (*HALVES, torch.float32)
 EIGHT = (torch.float8_e4m3fn, torch.float8_e5m2, torch.int8)
-PRODUCTS = ("w4a16", "linear")
+PRODUCTS = ("w4a16", "expert_linear", "linear")
 DRAWS = 60
 
 
@@ -114,6 +114,20 @@ def test_a_gemm_of_any_rows_with_matrix_units_and_without(library: Library, dtyp
             x, bias = torch.randn(rows, columns).to(dtype), torch.randn(outputs).to(dtype)
             packed = (weight.words, weight.scales, weight.zeros, weight.order)
             assert compare("w4a16", (x, *packed, bias if seed % 2 else None, columns, weight.group_size))
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("group", [16, 48, 64, 128, -1])
+def test_each_row_goes_to_its_own_expert(library: Library, group: int, dtype: torch.dtype) -> None:
+    """Rows of 2176 columns, three steps of a wave, and fewer; 21 outputs; one row of x for all, and not."""
+    for seed, (columns, chosen) in enumerate(((2176, [2, 0, 2, 1]), (2176, [1]), (136, [0, 2, 1]))):
+        weights = [_weight(21, columns, group, FLOATS[seed], f"{seed} {e} {group} {dtype}") for e in range(3)]
+        stacked = [torch.stack(parts) for parts in zip(*weights, strict=True)]
+        experts = torch.tensor(chosen, dtype=torch.int64 if seed % 2 else torch.int32)
+        size = group if group > 0 else -(-columns // 128) * 128
+        for rows in {1, len(chosen)}:
+            x, bias = torch.randn(rows, columns).to(dtype), torch.randn(3, 21)
+            assert compare("expert_linear", (x, experts, *stacked, bias if rows == 1 else None, columns, size))
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)

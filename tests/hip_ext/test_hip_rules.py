@@ -101,6 +101,17 @@ def _attention(random: Random) -> dict[str, Any]:
     return {**_ring(random), **places, **sizes, "cache_dtype": kind, "dtype": random.choice(FLOATS)}
 
 
+def _experts(random: Random) -> dict[str, Any]:
+    drawn = {name: value for name, value in _w4(random).items() if name not in ("order", "slots")}
+    padded = -(-drawn["columns"] // 128) * 128
+    group = random.choice((16, 48, 64, 128, padded))
+    return {
+        **drawn, "padded": padded, "group_size": group, "groups": -(-padded // group), "words": _place(random, to=16),
+        "experts": _place(random, to=32), "x_stride": random.choice((0, drawn["x_stride"])),
+        "rows": random.choice((1, 2, 8)), "wide": random.choice((0, 1)),
+    }  # fmt: skip
+
+
 def _gptq(random: Random) -> dict[str, Any]:
     names = ("qweight", "qzeros", "scales", "source", "table", "words", "scales_out", "zeros_out")
     columns, group = random.choice((8, 100, 128, 4096, 12288)), random.choice((16, 32, 128, 1 << 20))
@@ -121,6 +132,7 @@ DRAWN = {
     "mms_rotary_embedding": ("mms_rotary", _rotary),
     "mms_w4_gemv": ("mms_w4", _w4),
     "mms_w4_gemm": ("mms_w4", lambda random: {**_w4(random), "rows": random.choice((1, 5, 16, 17, 64))}),
+    "mms_experts_gemv": ("mms_experts", _experts),
     "mms_linear_gemv": ("mms_linear", _linear),
     "mms_gptq_shuffle": ("mms_gptq", _gptq),
     "mms_kv_store": ("mms_kv", _kv),
@@ -155,5 +167,7 @@ def test_scratch_and_splits_are_the_launchers(both: Both) -> None:
         random = Random(f"scratch {seed}")
         arguments = STRUCTS["mms_w4"](**_w4(random))
         assert rules.w4_scratch(arguments) == both.launchers.mms_w4_scratch(arguments) >= 0
+        experts = STRUCTS["mms_experts"](**_experts(random))
+        assert rules.experts_scratch(experts) == both.launchers.mms_experts_scratch(experts) >= 0
         sizes = [random.choice((0, 1, 2, 7, 64, 1000, 40000)) for _ in range(5)]
         assert rules.attention_splits(*sizes) == both.launchers.mms_attention_splits(*sizes)
