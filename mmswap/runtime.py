@@ -29,10 +29,11 @@ from mmswap.errors import ContextOverflow, OptionError, WindowMisuse
 from mmswap.foresight import Way, to_decoder
 from mmswap.llm.checkpoint import check_checkpoint
 from mmswap.llm.context import ContextBeyondCard, choose_context
+from mmswap.llm.costs import prefill_cost, query_groups
 from mmswap.llm.decoding import force_backend, open_decoding
 from mmswap.llm.ending import end_ids
 from mmswap.llm.kv.caching import Caching, decide
-from mmswap.llm.memory import TextMemory, prefill_cost, query_groups
+from mmswap.llm.memory import TextMemory
 from mmswap.llm.parts import find_parts
 from mmswap.llm.source import resolve_source
 from mmswap.measured import Measurements, Tally

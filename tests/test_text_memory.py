@@ -11,10 +11,11 @@ from families import build, inputs
 from mmswap.card import SimulatedCard
 from mmswap.config import SamplingConfig
 from mmswap.foresight import Way, to_decoder
+from mmswap.llm.costs import prefill_cost, query_groups
 from mmswap.llm.decode import generate
 from mmswap.llm.kv.caching import decide
 from mmswap.llm.kv.kinds import blocks
-from mmswap.llm.memory import TextMemory, prefill_cost, query_groups
+from mmswap.llm.memory import TextMemory
 from mmswap.llm.parts import find_parts
 from mmswap.swap.dry_run import REMEMBERED, DryRun
 from mmswap.swap.tracker import LiveTracker

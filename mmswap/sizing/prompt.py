@@ -17,10 +17,10 @@ from torch import Tensor
 from mmswap.blueprint import Blueprint, Picture
 from mmswap.errors import ModelError
 from mmswap.foresight import Way, to_decoder
+from mmswap.llm.costs import prefill_cost, query_groups
 from mmswap.llm.division import Ahead
 from mmswap.llm.kv.opening import own_layers
 from mmswap.llm.kv.shapes import layout_of
-from mmswap.llm.memory import prefill_cost, query_groups
 from mmswap.sizing.cache import Decoder
 from mmswap.sizing.facts import Given
 from mmswap.swap.dry_run import DryRun

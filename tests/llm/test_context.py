@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from mmswap.card import HostCard, SimulatedCard
 from mmswap.errors import ContextOverflow, OptionError
 from mmswap.llm.context import Context, ContextBeyondCard, choose_context
+from mmswap.llm.costs import PrefillCost
 from mmswap.llm.division import Ahead
-from mmswap.llm.memory import PrefillCost, TextMemory
+from mmswap.llm.memory import TextMemory
 
 MIB = 1 << 20
 KV, STEP, FIXED = 1000, 5000, 300

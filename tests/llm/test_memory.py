@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from mmswap.card import SimulatedCard
 from mmswap.errors import DoesNotFit
+from mmswap.llm.costs import PrefillCost, between_powers
 from mmswap.llm.division import Ahead
 from mmswap.llm.kv.kinds import blocks
-from mmswap.llm.memory import PrefillCost, TextMemory, between_powers
+from mmswap.llm.memory import TextMemory
 
 
 def memory(capacity: int, peak_per_token: int = 100, kv_per_token: int = 10, chunk: int = 256) -> TextMemory:
