@@ -25,9 +25,10 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from mmswap.bench import Machine, append, copy_rate, spread
 from mmswap.bench.traffic import weight_bytes
-from mmswap.config import SamplingConfig
+from mmswap.card import open_card
+from mmswap.config import RunConfig, SamplingConfig
 from mmswap.llm.decode import generate
-from mmswap.llm.decoding import Decoding
+from mmswap.llm.decoding import Decoding, open_decoding
 from mmswap.llm.fast import LeanStep, open_lean
 from mmswap.llm.fast.merge import merge
 from mmswap.llm.kv.caching import decide
@@ -121,6 +122,12 @@ def ours(model: Any, step: Any, caching: Any, ids: Tensor, tokens: int) -> float
     return (time.perf_counter() - begun) / tokens
 
 
+def captured(model: Any, caching: Any) -> Any:
+    """The step as it runs on a card: kernels tuned, recorded as a graph; it prints what came of that. Never run."""
+    config = RunConfig.of(card="cuda")
+    return open_decoding(model, find_parts(model), open_card("cuda"), config, caching.open, print).step
+
+
 @contextmanager
 def timed_ops() -> Iterator[dict[str, float]]:
     """Ops that are resolved inside the block add the seconds that they take."""
@@ -171,9 +178,11 @@ def compare(name: str, device: torch.device, rounds: int, tokens: int) -> list[d
     packed = build(name, device)
     print(f"{name}: {round_to_int4(packed)}")
     caching = decide(packed, "auto")
-    step = open_lean(packed)
-    if merge(packed, step):
+    step: Any = open_lean(packed)
+    if device.type == "cpu" and merge(packed, step):
         step = open_lean(packed)
+    elif device.type == "cuda":
+        step = captured(packed, caching)
     sides: dict[str, tuple[Any, Callable[[], float]]] = {
         "transformers bf16": (plain, lambda: library(plain, ids, tokens)),
         "mmswap int4": (packed, lambda: ours(packed, step, caching, ids, tokens)),

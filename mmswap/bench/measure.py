@@ -17,8 +17,10 @@ from mmswap.bench.machine import Machine, copy_rate, wait
 from mmswap.bench.quantiles import Spread, spread
 from mmswap.bench.traffic import kv_bytes, weight_bytes
 from mmswap.config import SamplingConfig
+from mmswap.errors import OptionError
 from mmswap.llm.decode import generate
 from mmswap.llm.decoding import Decoding
+from mmswap.llm.kv.caching import Caching
 from mmswap.llm.parts import find_parts
 
 WARM = 4  # tokens before the clock runs
@@ -86,7 +88,7 @@ def bench(
     prompts: Sequence[int] = (128, 512),
     runs: int = 5,
     batches: Sequence[int] = (),
-    open_cache: Callable[[int], Any] | None = None,
+    caching: Caching | None = None,
     chunk: int = 2048,
     say: Callable[[str], None] = lambda _: None,
 ) -> Report:
@@ -95,9 +97,16 @@ def bench(
     Args:
         decoding: how its tokens are computed.
         tokens: decoded after each prompt. prompts: their lengths in tokens. runs: of everything.
-        batches: numbers of sequences decoded at once. open_cache: an empty cache of ours for so many tokens.
+        batches: numbers of sequences decoded at once. caching: how keys and values are kept (`runtime.caching`);
+            without it in transformers' own cache.
         chunk: most tokens of one prefill step.
+
+    Raises:
+        OptionError: several sequences are asked for, of a model that does not decode part by part.
     """
+    lean = getattr(decoding.step, "lean", decoding.step)
+    if batches and (lean is None or caching is None or caching.survey is None):
+        raise OptionError("--batch needs a model that decodes part by part into mmswap's KV cache: leave it out here.")
     parts = find_parts(model)
     table: Any = parts.embeddings.weight
     report = Report(name, Machine.of(table.device), copy_rate(table.device))
@@ -107,19 +116,18 @@ def bench(
         firsts, steps, read = [], [], 0
         for turn in range(runs):
             first, after, cached = _answer(
-                model, decoding, _ids(int(table.shape[0]), length, turn, table.device), tokens, chunk
+                model, decoding, caching, _ids(int(table.shape[0]), length, turn, table.device), tokens, chunk
             )
             firsts.append(first)
             steps.append(after)
             read = weights + cached
         report.figures.append(Figure("first token", length, "s", spread(firsts)))
         report.figures.append(Figure("decode", length, "tok/s", spread(steps).rate(1.0), read))
-    lean = getattr(decoding.step, "lean", decoding.step)
-    if lean is None or open_cache is None:
-        return report
     for rows in batches:
+        assert caching is not None
         say(f"{rows} sequences at once, {runs} times")
-        seconds = [_together(lean, open_cache(WARM + tokens + 1), rows, tokens) for _ in range(runs)]
+        with decoding.token():
+            seconds = [_together(lean, caching.open(WARM + tokens + 1), rows, tokens) for _ in range(runs)]
         report.figures.append(Figure("sequences", rows, "tok/s", spread(seconds).rate(rows)))
     return report
 
@@ -137,7 +145,9 @@ def _together(lean: Any, cache: Any, rows: int, tokens: int) -> float:
     return (time.perf_counter() - begun) / tokens
 
 
-def _answer(model: Any, decoding: Decoding, ids: Tensor, tokens: int, chunk: int) -> tuple[float, float, int]:
+def _answer(
+    model: Any, decoding: Decoding, caching: Caching | None, ids: Tensor, tokens: int, chunk: int
+) -> tuple[float, float, int]:
     """(seconds to the first token, seconds of one after it, bytes of keys and values that the last one looked at)."""
     device = ids.device
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
@@ -151,6 +161,7 @@ def _answer(model: Any, decoding: Decoding, ids: Tensor, tokens: int, chunk: int
         prefill_chunk=chunk,
         context=ids.shape[1] + WARM + tokens + 1,
         decoding=decoding,
+        caching=caching,
     )
     next(run)
     first = time.perf_counter() - begun

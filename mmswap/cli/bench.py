@@ -48,8 +48,8 @@ def bench(
     if card.startswith("sim:"):
         raise OptionError("A simulated card has no speed of its own: give --card cpu or cuda, or see `mmswap plan`.")
     lengths = tuple(prompt or (128, 512))
-    if tokens < 1 or runs < 1 or min(lengths) < 1:
-        raise OptionError("--tokens, --runs and --prompt must be 1 or more.")
+    if min(tokens, runs, *lengths, *(batch or ())) < 1:
+        raise OptionError("--tokens, --runs, --prompt and --batch must be 1 or more.")
     config = RunConfig.of(
         card=card,
         dtype=dtype,
@@ -62,9 +62,11 @@ def bench(
     )
 
     import mmswap
-    from mmswap.bench import append
+    from mmswap.bench import append, check
     from mmswap.bench import bench as measure
 
+    if csv is not None:
+        check(csv)
     with progress.loading() as advance:
         runtime = mmswap.load(model, config=config, progress=advance)
     if max(lengths) + tokens + 8 > runtime.context:
@@ -80,7 +82,7 @@ def bench(
         prompts=lengths,
         runs=runs,
         batches=tuple(batch or ()),
-        open_cache=runtime.caching.open,
+        caching=runtime.caching,
         say=_say(sys.stderr.isatty()),
     )
     if csv is not None:

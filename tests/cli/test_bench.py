@@ -6,13 +6,18 @@ import csv
 import json
 from pathlib import Path
 
+import families
 import pytest
 import torch
 from command_line import run
 
-from mmswap.bench import COLUMNS, append, copy_rate, spread
+from mmswap.bench import COLUMNS, append, bench, check, copy_rate, spread
 from mmswap.bench.traffic import weight_bytes
 from mmswap.errors import OptionError
+from mmswap.llm.decoding import Decoding
+from mmswap.llm.fast import open_lean
+from mmswap.llm.kv import KvCache
+from mmswap.llm.kv.caching import Caching, decide
 
 SHORT = ("--prompt", "24", "--prompt", "40", "--tokens", "2", "--runs", "2")
 
@@ -41,7 +46,10 @@ def test_the_carried_model_as_json_and_as_a_table(
     ("arguments", "sentence"),
     [
         (["--card", "sim:1GiB"], "A simulated card has no speed of its own"),
-        (["--tokens", "0"], "--tokens, --runs and --prompt must be 1 or more."),
+        (["--tokens", "0"], "--tokens, --runs, --prompt and --batch must be 1 or more."),
+        (["--batch", "0"], "--tokens, --runs, --prompt and --batch must be 1 or more."),
+        (["--csv", "."], ". cannot be written: "),
+        (["--batch", "2", "--decode", "model"], "--batch needs a model that decodes part by part"),
         (["--prompt", "5000"], "do not fit into 2048: give fewer."),
     ],
 )
@@ -53,6 +61,25 @@ def test_mistakes_get_one_sentence(
     assert sentence in err
 
 
+@pytest.mark.parametrize("kind", ["auto", "int8"])
+def test_tokens_are_measured_in_the_cache_that_was_asked_for(kind: str) -> None:
+    """`--kv` was taken and had no effect: tokens went into transformers' own cache."""
+    model, kinds = families.shared("qwen2_vl"), []
+    caching = decide(model, kind)
+
+    class Noting(Caching):
+        def open(self, tokens: int) -> KvCache | None:
+            made = super().open(tokens)
+            kinds.append(made.kind.name if made is not None else None)
+            return made
+
+    noting = Noting(caching.kind, caching.survey)
+    decoding = Decoding(open_lean(model))
+    report = bench(model, decoding, name="it", tokens=2, prompts=(5,), runs=1, batches=(2,), caching=noting)
+    assert kinds == [caching.kind.name] * 2
+    assert [figure.what for figure in report.figures] == ["first token", "decode", "sequences"]
+
+
 def test_rows_are_added_and_other_tables_left_alone(tmp_path: Path) -> None:
     table = tmp_path / "rows.csv"
     append([{"model": "one"}], table)
@@ -62,6 +89,8 @@ def test_rows_are_added_and_other_tables_left_alone(tmp_path: Path) -> None:
     table.write_text("a,b\n1,2\n", encoding="utf-8")
     with pytest.raises(OptionError, match="is a table with other columns"):
         append([{"model": "three"}], table)
+    check(tmp_path / "new.csv")
+    assert not (tmp_path / "new.csv").exists()
     assert table.read_text(encoding="utf-8") == "a,b\n1,2\n"
 
 
@@ -75,8 +104,6 @@ def test_the_middle_of_many_and_of_one() -> None:
 
 
 def test_a_token_reads_every_layer_and_of_a_mixture_its_share() -> None:
-    import families
-
     from mmswap.llm.parts import find_parts
 
     model = families.shared("qwen2_vl")
