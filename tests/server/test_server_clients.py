@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import shutil
 import socket
+import subprocess
 import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -77,6 +81,24 @@ def test_the_openai_package_waits_for_several_at_once(port: int) -> None:
     answers = asyncio.run(ask())
     assert answers[:2] == answers[2:]
     assert answers[0] != answers[1]
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl here")
+@pytest.mark.parametrize("page", ["README.md", "docs/serving.md"])
+def test_the_lines_of_curl_on_the_pages_work(runtime: Runtime, page: str, tmp_path: Path) -> None:
+    text = Path(__file__).parents[2].joinpath(page).read_text(encoding="utf-8")
+    lines = re.findall(r"^curl (?:.*\\\n)*.*$", text, re.MULTILINE)
+    assert lines
+    app = create_app(ServerConfig(), lambda progress: runtime)
+    with listening(app) as port:
+        until(lambda: _status(port) == 200)
+        for line in lines:
+            ran = line.replace("127.0.0.1:8000", f"127.0.0.1:{port}")
+            assert ran != line
+            done = subprocess.run(["sh", "-c", ran], capture_output=True, cwd=tmp_path, timeout=60)
+            answer = json.loads(done.stdout)
+            assert answer["choices"][0]["message"]["content"]
+            assert answer["choices"][0]["finish_reason"] == "stop"
 
 
 def test_an_error_in_a_stream_reaches_the_openai_package(runtime: Runtime) -> None:
