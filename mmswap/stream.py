@@ -138,8 +138,7 @@ class Stream(Iterator[str]):
             chunk = self._with_room(lambda: runtime.reserve(inputs, job, self._say, place.memory))
         encoded = self._encode(prompt, job)
         features = tensor_bytes(encoded.features) if encoded is not None else 0
-        # the budget may have fallen meanwhile
-        chunk = self._with_room(lambda: place.memory.start(tokens, features, chunk, self._say))
+        chunk = self._with_room(lambda: place.memory.start(tokens, features, chunk, self._say))  # the budget may fall
         generation = self._generation = generate(
             runtime.model,
             inputs,
@@ -161,6 +160,8 @@ class Stream(Iterator[str]):
         text: list[str] = []
         try:
             for piece in writer.moves:
+                if self._shared:  # the prompt is read, and has waited for every weight: others' windows come and go
+                    self._settle()
                 if isinstance(piece, Pause):
                     yield piece
                     continue

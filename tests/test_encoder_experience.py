@@ -44,7 +44,7 @@ def encoder_of(runtime: Runtime, swap: SwapConfig | None = None) -> Encoder:
     """A fresh encoder, as a new process would make it."""
     experience = experience_of(runtime.model, runtime.card)
     pool, settings = runtime.encoder.pool, swap or runtime.config.swap
-    return Encoder(runtime.encoder.tower, runtime.encoder._dry_run, runtime.card, pool, settings, experience)
+    return Encoder(runtime.encoder.tower, runtime._dry_run, runtime.card, pool, settings, experience)
 
 
 def encoded(runtime: Runtime, encoder: Encoder, size: tuple[int, int] = (120, 90)) -> tuple[Any, list[str]]:
@@ -118,7 +118,7 @@ def test_other_sizes_are_raised_by_the_same_share(runtime: Runtime, folder: Path
 
 def test_without_experience_nothing_is_read_or_written(runtime: Runtime, folder: Path) -> None:
     encoder = encoder_of(runtime)
-    encoder.experience = None
+    encoder.forecast.experience = None
     encoded(runtime, encoder)
     assert list(folder.iterdir()) == []
 
@@ -146,7 +146,7 @@ def with_margin(runtime: Runtime, residual: float, margin: float = 0.05) -> Enco
     curve = Fit(0.0, 1.0, 0.0, residual, 10)
     sample = Sample(8, 8, 4, 1000, 1000)
     profile = Profile("0" * 32, "toy", {}, "float16", "sdpa", "simulated", "traced", curve, curve, (sample,))
-    encoder.experience = Experience("0" * 32, profile)
+    encoder.forecast.experience = Experience("0" * 32, profile)
     return encoder
 
 
@@ -182,12 +182,12 @@ def test_a_shape_is_named_by_its_layouts_and_not_by_its_values() -> None:
 def test_several_runs_that_agree_on_less_are_believed(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where scratch was foreseen, as on a real card, and the runs did without some of it."""
     encoder, scratch = encoder_of(runtime), 100_000
-    monkeypatch.setattr(encoder, "_expected", lambda job: job.peak.live + scratch)
+    monkeypatch.setattr(encoder.forecast, "expected", lambda job: job.peak.live + scratch)
     first, _ = encoded(runtime, encoder)
-    assert encoder.experience is not None
-    ((shape, correction),) = encoder.experience.corrections.items()
+    assert encoder.forecast.experience is not None
+    ((shape, correction),) = encoder.forecast.experience.corrections.items()
     taken = correction.predicted - scratch // 2
-    encoder.experience._seen[shape] = replace(correction, least=taken, most=taken, runs=RUNS)
+    encoder.forecast.experience._seen[shape] = replace(correction, least=taken, most=taken, runs=RUNS)
     encoder.cache.clear()
     lower, said = encoded(runtime, encoder)
     assert first.need - lower.need == pytest.approx(1.05 * scratch / 2, abs=2)

@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 
 import mmswap
 from mmswap.runtime import Runtime
+from mmswap.vision.elsewhere import tower_at
 
 Messages = list[dict[str, Any]]
 
@@ -203,7 +204,7 @@ def test_a_tower_that_ran_elsewhere_is_back_at_its_addresses_even_if_moving_it_f
     with monkeypatch.context() as patch:
         patch.setattr(torch.Tensor, "to", to)
         try:
-            with roomy.encoder._tower_at(torch.device("cpu")):
+            with tower_at(roomy.encoder.tower, torch.device("cpu")):
                 limit = moved  # from now on nothing can be moved any more
                 inside = first.data_ptr() != home
                 raise KeyboardInterrupt

@@ -89,6 +89,20 @@ def test_others_go_on_while_a_picture_is_encoded_in_free_memory(
     assert image.peak_measured == again.answer.images[0].peak_measured  # what others took is not the encoder's
 
 
+@pytest.mark.parametrize("tokens", [2, 3, 4])
+def test_an_answer_about_a_picture_ends_while_anothers_is_encoded(roomy: Runtime, tokens: int) -> None:
+    short = Asker(roomy, ask("Which colour?", circle("green", LARGE)), tokens)
+    shown = Asker(roomy, ask("Which colour?", circle("red", LARGE)), 8)
+    alone = short.alone(), shown.alone()
+    roomy.encoder.cache.clear()
+    several = Several(roomy, 2)
+    several.join(short)
+    several.turn()
+    serve(several, [shown])
+    assert (short.error, shown.error) == (None, None)
+    assert (short.text, shown.text) == alone
+
+
 def test_others_wait_while_weights_are_out_and_go_on_unharmed(tight: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     writing = [Asker(tight, ask(f"Tell me of {n}."), 40) for n in range(2)]
     shown = Asker(tight, ask("Which colour?", circle("red", LARGE)), 8)

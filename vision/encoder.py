@@ -7,20 +7,17 @@ the CPU, a typed error. The process and the next request live on. Knows no text 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
 from torch.utils import _pytree as pytree
 
 from mmswap.card import Card, HostCard, Reading
 from mmswap.config import SwapConfig
 from mmswap.errors import DoesNotFit
-from mmswap.swap import interrupts
 from mmswap.swap.dry_run import DryRun, measure
 from mmswap.swap.experience import Experience
 from mmswap.swap.peak import Peak
@@ -28,12 +25,14 @@ from mmswap.swap.plan import Plan, plan
 from mmswap.swap.pool import SwapPool
 from mmswap.swap.report import WindowReport
 from mmswap.swap.window import Window
-from mmswap.units import MIB, format_bytes
+from mmswap.units import MIB
 from mmswap.vision.beside import Ahead, Clock, Others
 from mmswap.vision.cache import FeatureCache
+from mmswap.vision.elsewhere import tower_at
+from mmswap.vision.forecast import Forecast
 from mmswap.vision.job import Encoded, Job
 from mmswap.vision.merge import CannotMerge, merge
-from mmswap.vision.tower import Call, Tower, run_tower
+from mmswap.vision.tower import Call, Tower
 
 Say = Callable[[str], None]
 Singles = Callable[[], Sequence[Mapping[str, torch.Tensor]]]
@@ -68,10 +67,9 @@ class Encoder:
         self.card = card
         self.pool = pool
         self.swap = swap
-        self.experience = experience
         self.cache = FeatureCache(CACHE_BYTES)
         self._ahead = Ahead()
-        self._dry_run = dry_run
+        self.forecast = Forecast(dry_run, card, experience)
 
     def explain(self, inputs: Mapping[str, torch.Tensor], say: Say) -> None:
         """What `encode` would do now, without doing it."""
@@ -84,7 +82,7 @@ class Encoder:
 
     def begin(self, inputs: Mapping[str, torch.Tensor], say: Say) -> Job:
         """What is known of a prompt's pictures before any is encoded; nothing is run."""
-        return self._job(self.tower.call_for(inputs), say)
+        return self.forecast.job(self.tower.call_for(inputs), say)
 
     def encode(self, job: Job, singles: Singles, say: Say, others: Others = NOBODY) -> Encoded:
         """The features of all pictures of a prompt.
@@ -149,7 +147,7 @@ class Encoder:
             guests = self._guests(jobs, kept, others, say)
         while True:
             _require(self._decide(need, layers))
-            window = self.pool.window(need, layers=layers, margin=self._margin, overlap=True)
+            window = self.pool.window(need, layers=layers, margin=self.forecast.margin(self.swap), overlap=True)
             try:
                 return self._run(jobs, whole, window, say, others, guests)
             except torch.OutOfMemoryError:
@@ -196,8 +194,8 @@ class Encoder:
             for job in guests:
                 self._encode_ahead(job, others)
         features = pieces[0] if len(pieces) == 1 else merge(whole.result, pieces)
-        self._learn(max(jobs, key=self._expected), window.report.peak_measured, say)
-        peak = max(self._expected(job) + job.extra for job in jobs)
+        self.forecast.learn(max(jobs, key=self.forecast.expected), window.report.peak_measured, say)
+        peak = max(self.forecast.expected(job) + job.extra for job in jobs)
         return Encoded(features, peak, encode_ms, lambda: window.report)
 
     def _encode_ahead(self, job: Job, others: Others) -> None:
@@ -209,19 +207,19 @@ class Encoder:
             log.info("pictures of another prompt could not be encoded in the same window: %s", error)
             return
         report = no_window("The pictures were encoded in the window of another prompt, which waited beside this one.")
-        self._ahead.put(job.key, Encoded(None, self._expected(job) + job.extra, taken, lambda: report))
+        self._ahead.put(job.key, Encoded(None, self.forecast.expected(job) + job.extra, taken, lambda: report))
 
     def _on_cpu(self, job: Job, why: str, say: Say, others: Others) -> Encoded:
         """The tower runs on the host; on a card it goes there for this prompt, and comes back."""
         say(why)
         kept: list[Any] = []
-        with self._tower_at(torch.device("cpu")):
+        with tower_at(self.tower, torch.device("cpu")):
             call = job.call.mapped(lambda tensor: tensor.to("cpu"))
             clock = Clock(others, None)
             peak = measure(lambda: kept.append(self.tower.run(call, clock.look)), HOST)
             encode_ms = clock.milliseconds()
         if not self.card.can_swap:  # else this was not the card, and says nothing about it
-            self._learn(job, peak.live, say)
+            self.forecast.learn(job, peak.live, say)
         report = replace(no_window(why), peak_measured=peak.live)
         return Encoded(self._on_card(kept[0]), job.peak.live, encode_ms, lambda: report)
 
@@ -236,8 +234,8 @@ class Encoder:
         clock = Clock(others, reading.bytes - need)
         peak = measure(lambda: kept.append(self.tower.run(call, clock.look)), self.card)
         encode_ms = clock.milliseconds()
-        measured = peak.live + self._uploaded(job)
-        self._learn(job, measured, say)
+        measured = peak.live + self.forecast.uploaded(job)
+        self.forecast.learn(job, measured, say)
         spilled = max(0, peak.total + job.inputs - reading.bytes) if peak.events else 0
         report = WindowReport(
             opened=False,
@@ -248,51 +246,13 @@ class Encoder:
             spilled_bytes=spilled,
             peak_measured=measured,
         )
-        return Encoded(kept[0], self._expected(job) + job.extra, encode_ms, lambda: report)
-
-    def _job(self, call: Call, say: Say) -> Job:
-        job = Job(call, self._dry_run.tower_peak(run_tower, call))
-        say(
-            f"The encoder's peak is {format_bytes(job.peak.with_scratch)} ({job.peak.how}); beside it "
-            f"{format_bytes(job.inputs)} of pixels and {format_bytes(job.peak.output)} of features."
-        )
-        if self.experience is None:
-            return job
-        expected = self._expected(job)
-        extra, why = self.experience.extra(job.shape, expected)
-        certain = job.peak.live + self._uploaded(job) - expected  # below 0: the trace saw that much alive
-        if extra < certain:
-            extra, why = certain, f"{why} No more than {format_bytes(-certain)} of that counts: the rest was traced."
-        if why:
-            say(why)
-        return replace(job, extra=extra)
-
-    def _expected(self, job: Job) -> int:
-        """What a measurement on this card would show: its allocator sees scratch and inputs, a tracker sees neither."""
-        peak = job.peak.with_scratch if self.card.device.type == "cuda" else job.peak.live
-        return peak + self._uploaded(job)
-
-    def _uploaded(self, job: Job) -> int:
-        """Bytes of inputs that are copied to the card for a run; on the host they are where they were."""
-        return job.inputs if self.card.device.type == "cuda" else 0
-
-    def _learn(self, job: Job, measured: int, say: Say) -> None:
-        if self.experience is not None and job.peak.events:
-            taught = self.experience.learn(job.shape, self._expected(job), measured)
-            if taught:
-                say(taught)
-
-    @property
-    def _margin(self) -> float:
-        """A margin that was asked for stands; the usual one gives way to what a profile knows."""
-        usual = self.swap.margin == SwapConfig().margin
-        return self.experience.margin(self.swap.margin) if self.experience is not None and usual else self.swap.margin
+        return Encoded(kept[0], self.forecast.expected(job) + job.extra, encode_ms, lambda: report)
 
     def _decide(self, need: Callable[[int], int], layers: int) -> Plan:
         rungs = self.pool.rungs if self.pool is not None else ()
         extra = self.pool.caution.units if self.pool is not None else 0
         reading, rate = self._free(), self.card.link_rate()
-        free, debt, margin = reading.bytes, reading.over, self._margin
+        free, debt, margin = reading.bytes, reading.over, self.forecast.margin(self.swap)
         return plan(need, free, rungs, layers=layers, margin=margin, link_rate=rate, debt=debt, extra=extra)
 
     def _free(self) -> Reading:
@@ -314,23 +274,6 @@ class Encoder:
     def _on_card(self, features: Any) -> Any:
         return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(self.card.device), features)
 
-    @contextmanager
-    @interrupts.guarded  # what runs between the two halves is not
-    def _tower_at(self, device: torch.device) -> Iterator[None]:
-        """What lies on the card stays there meanwhile: coming back takes no memory, and nothing has to be copied."""
-        homes = [(tensor, tensor.data) for _, module in self.tower.modules for tensor in _tensors(module)]
-        try:
-            interrupts.hold(homes)
-            for tensor, home in homes:
-                tensor.data = home.to(device)
-            interrupts.deliver()
-            yield
-        finally:
-            for tensor, home in homes:
-                tensor.data = home
-            interrupts.let_go(homes)
-            interrupts.deliver()
-
 
 def _need_beside(job: Job, kept: int, lent: int) -> int:
     """Bytes outside of `lent` ones for another prompt's pictures beside `kept` bytes of features."""
@@ -350,8 +293,3 @@ def _require(decided: Plan) -> None:
 def no_window(why: str) -> WindowReport:
     """The report where no window was thought of."""
     return WindowReport(opened=False, reason=why, need=0, free=0, deficit=0)
-
-
-def _tensors(module: nn.Module) -> Iterator[torch.Tensor]:
-    yield from module.parameters()
-    yield from module.buffers()
