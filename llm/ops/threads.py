@@ -44,7 +44,7 @@ def choose(
 ) -> Threads:
     """Times a step with each number of threads that may be worth it; torch's setting is as before afterwards.
 
-    What the user set (`OMP_NUM_THREADS`, `MKL_NUM_THREADS`) is kept.
+    What the user set (`OMP_NUM_THREADS`, `MKL_NUM_THREADS`) is kept, if it is a number: nobody follows anything else.
 
     Args:
         step: what is timed, best one token of the model; None: one large linear layer.
@@ -52,7 +52,7 @@ def choose(
         time_of: seconds of a step with that many threads; None: measured.
     """
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-        if environ.get(name, "").strip():
+        if _counts(environ.get(name, "")):
             kept = torch.get_num_threads()
             return Threads(kept, f"{_words(kept)}, because {name} is set")
     cores = cores or physical_cores()
@@ -64,6 +64,12 @@ def choose(
     chosen = next(count for count in sorted(found) if found[count] * FEWER <= best)
     figures = ", ".join(f"{count}: {seconds * 1e3:.3g} ms" for count, seconds in sorted(found.items()))
     return Threads(chosen, f"{_words(chosen)} on {cores} cores; a step takes by threads {figures}")
+
+
+def _counts(setting: str) -> bool:
+    """Whether a variable says how many; OpenMP takes a list too, of which the first number counts."""
+    first = setting.split(",")[0].strip()
+    return first.isascii() and first.isdigit() and int(first) > 0
 
 
 def candidates(cores: int) -> list[int]:

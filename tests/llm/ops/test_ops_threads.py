@@ -12,9 +12,14 @@ from mmswap.llm.ops.threads import candidates, choose, physical_cores
 
 
 def test_what_the_user_set_is_kept() -> None:
-    found = choose(lambda: pytest.fail("not measured"), environ={"OMP_NUM_THREADS": "3"}, cores=8)
+    found = choose(lambda: pytest.fail("not measured"), environ={"OMP_NUM_THREADS": " 3,2"}, cores=8)
     assert found.threads == torch.get_num_threads()
     assert "because OMP_NUM_THREADS is set" in found.reason
+
+
+@pytest.mark.parametrize("setting", ["", " ", "abc", "0", "-3", "many,2"])
+def test_a_setting_that_nobody_follows_decides_nothing(setting: str) -> None:
+    assert choose(environ={"OMP_NUM_THREADS": setting}, cores=2, time_of={1: 1.0, 2: 3.0}.__getitem__).threads == 1
 
 
 def test_one_core_is_not_measured() -> None:
