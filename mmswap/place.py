@@ -1,10 +1,12 @@
-"""What an answer is given to work with: its claims on the card, and how it lives beside others. Knows no model.
+"""What an answer is given to work with, its claims on the card and how it lives beside others; and who wants it. Knows
+no model.
 
 `Place(memory, memory.grow)` is that of an answer alone; `Several` makes those of several.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,6 +15,7 @@ from mmswap.errors import MmswapError
 
 if TYPE_CHECKING:
     from mmswap.llm.memory import TextMemory
+    from mmswap.stream import Stream
 
 
 class NoRoomYet(MmswapError):
@@ -42,3 +45,35 @@ class Place:
     patient: Callable[[], bool] = bool
     shortage: Callable[[], bool] = bool
     pictures: Callable[[], list[Any]] = list
+
+
+class Member(ABC):
+    """Somebody who wants an answer, and is told how it goes."""
+
+    @abstractmethod
+    def make(self, place: Place) -> Stream:
+        """The answer, not begun; called again if there was no room for it beside others."""
+
+    def inputs(self) -> Any:
+        """What the model will be given, if that has pictures; asked once, before its turn."""
+        return None
+
+    @abstractmethod
+    def gone(self) -> bool:
+        """Whether nobody wants it any more."""
+
+    @abstractmethod
+    def piece(self, stream: Stream, text: str) -> None:
+        """More of its text."""
+
+    @abstractmethod
+    def ended(self, stream: Stream) -> None:
+        """It is whole."""
+
+    @abstractmethod
+    def cut(self) -> None:
+        """It is over before its end: nobody wanted it any more, or everything ends."""
+
+    @abstractmethod
+    def failed(self, error: BaseException) -> None:
+        """It came to nothing."""

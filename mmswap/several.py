@@ -10,54 +10,23 @@ with half of the time. They wait while weights are out. Everything happens in th
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
+from mmswap.card.fill import most_within
 from mmswap.config import SMALLEST_CHUNK
 from mmswap.llm.batch import open_batch
 from mmswap.llm.pause import Pause
-from mmswap.place import NoRoomYet, Place
+from mmswap.place import Member, NoRoomYet, Place
 
 if TYPE_CHECKING:
     from mmswap.llm.memory import TextMemory
     from mmswap.runtime import Runtime
     from mmswap.stream import Stream
-
-
-class Member(ABC):
-    """Somebody who wants an answer, and is told how it goes."""
-
-    @abstractmethod
-    def make(self, place: Place) -> Stream:
-        """The answer, not begun; called again if there was no room for it beside others."""
-
-    def inputs(self) -> Any:
-        """What the model will be given, if that has pictures and is known already."""
-        return None
-
-    @abstractmethod
-    def gone(self) -> bool:
-        """Whether nobody wants it any more."""
-
-    @abstractmethod
-    def piece(self, stream: Stream, text: str) -> None:
-        """More of its text."""
-
-    @abstractmethod
-    def ended(self, stream: Stream) -> None:
-        """It is whole."""
-
-    @abstractmethod
-    def cut(self) -> None:
-        """It is over before its end: nobody wanted it any more, or everything ends."""
-
-    @abstractmethod
-    def failed(self, error: BaseException) -> None:
-        """It came to nothing."""
 
 
 class _Seat:
@@ -85,6 +54,7 @@ class Several:
         self._batch = open_batch(runtime.decoding, runtime.caching.open, runtime.context - 1) if limit > 1 else None
         self._seats: list[_Seat] = []  # the oldest first
         self._coming: deque[Member] = deque()
+        self._looked_at: WeakSet[Member] = WeakSet()
         self._memories = [runtime.memory.another(number) for number in range(1, limit + 1)]
         self._opening: _Seat | None = None
         self._turn = ExitStack()
@@ -168,7 +138,9 @@ class Several:
 
     def _ahead(self) -> list[Any]:
         """Inputs of prompts whose turn has not come."""
-        coming = [member.inputs() for member in self._coming if not member.gone()]
+        fresh = [member for member in self._coming if member not in self._looked_at and not member.gone()]
+        self._looked_at.update(fresh)
+        coming = [member.inputs() for member in fresh]
         return [*(inputs for inputs in coming if inputs is not None), *self._pictures()]
 
     def _write(self) -> None:
@@ -277,6 +249,21 @@ class Several:
     def _describe(self) -> str:
         if self._batch is None:
             return "One answer at a time."
-        if self._batch.why is not None:
-            return f"Up to {self.limit} answers at a time, token by token in turn, because {self._batch.why}."
-        return f"Up to {self.limit} answers at a time, their tokens as one batch."
+        why = self._batch.why
+        how = "their tokens as one batch" if why is None else f"token by token in turn, because {why}"
+        return f"Up to {self.limit} answers at a time, {how}. {self._room()}"
+
+    def _room(self) -> str:
+        """What the card has room for when all seats are taken."""
+        memory, context = self._runtime.memory, self._runtime.context
+
+        def need(tokens: int) -> int:
+            return memory.size(tokens) + (self.limit - 1) * memory.kv_bytes(tokens)
+
+        free = memory.free().bytes
+        if memory.kv_bytes(context) == memory.kv_bytes(1) or need(context) <= free:
+            return f"Each may hold the context of {context} tokens."
+        tokens = most_within(free, context, need)
+        return (
+            f"There is room for about {tokens} tokens each, of a context of {context}: beyond that they wait for room."
+        )

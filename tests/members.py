@@ -8,9 +8,10 @@ from typing import Any
 from PIL import Image, ImageDraw
 
 from mmswap.config import SamplingConfig
+from mmswap.place import Member
 from mmswap.reuse import Turn
 from mmswap.runtime import Runtime
-from mmswap.several import Member, Several
+from mmswap.several import Several
 
 NEVER_ENDS = ((0, -100.0), (2, -100.0))  # the carried model's end ids
 

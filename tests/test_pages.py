@@ -33,6 +33,14 @@ def peak_table() -> ModuleType:
     return module
 
 
+def test_the_table_of_serving_is_that_of_its_csv(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    table = importlib.import_module("serve_table")
+    with table.CSV.open(newline="") as file:
+        content = table.table(csv.DictReader(file))
+    assert content in read(ROOT / "docs" / "serving.md")
+
+
 def test_the_table_of_decode_is_that_of_its_csv(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     table = importlib.import_module("decode_table")

@@ -178,6 +178,17 @@ def test_no_more_is_kept_than_there_are_seats(runtime: Runtime) -> None:
     several.close()
 
 
+def test_what_all_seats_have_room_for_is_said(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert f"Each may hold the context of {runtime.context} tokens." in Several(runtime, 3).how
+    squeezed(runtime, monkeypatch, runtime.memory.size(runtime.context))
+    said = Several(runtime, 3).how
+    tokens = int(said.split("about ")[1].split()[0])
+    room = runtime.memory.size(runtime.context)
+    assert runtime.memory.size(tokens) + 2 * runtime.memory.kv_bytes(tokens) <= room
+    assert runtime.memory.size(tokens + 1) + 2 * runtime.memory.kv_bytes(tokens + 1) > room
+    assert Several(runtime, 1).how == "One answer at a time."
+
+
 def squeezed(runtime: Runtime, monkeypatch: pytest.MonkeyPatch, spare: int) -> None:
     """Leave `spare` bytes of the card free, beside what is claimed now."""
     held = sum(runtime.card.claims.values())  # type: ignore[attr-defined]

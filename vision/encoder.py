@@ -162,7 +162,11 @@ class Encoder:
         known = {job.key for job in jobs}
         room, guests = self.cache.limit - kept, []
         for inputs in others.pictures():
-            job = self.begin(inputs, _silent)
+            try:
+                job = self.begin(inputs, _silent)
+            except Exception as error:  # it is told when it is its turn
+                log.info("pictures of another prompt are not looked at ahead: %s", error)
+                continue
             decided = self._decide(partial(_need_beside, job, kept), self.swap.layers)
             room -= job.peak.output
             if job.key not in known and self.cache.get(job.key) is None and not decided.shortfall and room >= 0:

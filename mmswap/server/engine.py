@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from mmswap.errors import MmswapError, told
 from mmswap.server.config import ServerConfig
@@ -64,6 +65,7 @@ class Engine:
         self._load, self._config, self._on_answer = load, config, on_answer
         self._several: Several | None = None
         self._under_way: list[UnderWay] = []
+        self._looked_at: WeakSet[Work] = WeakSet()
         self.how = ""
         self._beat = time.monotonic()
         self._seconds = 1.0  # what a request takes, lately
@@ -206,13 +208,13 @@ class Engine:
         return self._several.held if self._several is not None else 0
 
     def _pictures(self) -> list[Any]:
-        """Inputs of requests that wait, whose pictures may be encoded with somebody's."""
+        """Inputs of requests that wait, whose pictures may be encoded with somebody's; of each once."""
         runtime = self.runtime
         if runtime is None:
             return []
-        asked = [one for under_way in self._under_way for one in under_way.ahead()]
-        asked += [(work.parts[0].prompt, work.template) for work in self.waiting.items() if work.nbytes]
-        seen = [inputs_of(runtime, prompt, template) for prompt, template in asked]
+        fresh = [work for work in self.waiting.items() if work.nbytes and work not in self._looked_at]
+        self._looked_at.update(fresh)
+        seen = [inputs_of(runtime, work.parts[0].prompt, work.template) for work in fresh]
         return [inputs for inputs in seen if inputs is not None]
 
     def _bring_in(self) -> Runtime:

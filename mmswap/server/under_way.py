@@ -15,14 +15,14 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from mmswap.chat import Prompt
+from mmswap.place import Member, Place
 from mmswap.reuse import Turn
 from mmswap.server.refusal import Refusal, refusal_of
 from mmswap.server.turns import Trace, goes_on, trace_of
 from mmswap.server.work import Ended, Failed, Finished, Part, Piece, Work
-from mmswap.several import Member, Several
+from mmswap.several import Several
 
 if TYPE_CHECKING:
-    from mmswap.place import Place
     from mmswap.runtime import Runtime
     from mmswap.server.engine import Engine
     from mmswap.stream import Stream
@@ -55,10 +55,6 @@ class UnderWay:
         group = self._left.popleft()
         several.join(_Answering(self, several, deque(group), trace_of(group[0][1].prompt)), first=first)
         return True
-
-    def ahead(self) -> list[tuple[Any, Mapping[str, Any]]]:
-        """Prompts that have no seat yet, with their keywords for the template."""
-        return [(group[0][1].prompt, self.work.template) for group in self._left]
 
     def left(self, several: Several) -> None:
         """A seat of it is free: the next prompt takes it, or all is over."""

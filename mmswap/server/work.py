@@ -65,7 +65,7 @@ class Failed:
 Event: TypeAlias = Piece | Ended | Finished | Failed
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class Work:
     """See the module. To be made in the event loop in which it is heard.
 

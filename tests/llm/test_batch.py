@@ -134,9 +134,11 @@ def test_a_cache_that_cannot_be_taken_back_fails_with_its_batch() -> None:
 
 def test_others_go_on_between_the_layers_of_a_prompt() -> None:
     """What they compute there changes neither them nor the prompt, though hooks and stand-ins are in place."""
-    for name in ("qwen2_5_vl", "gemma4", "mllama"):
+    for name, own in (("qwen2_5_vl", False), ("qwen2_5_vl", True), ("gemma4", True), ("mllama", True)):
         model = families.shared(name)
         batch, more = opened(model)
+        if own:
+            batch, more["decoding"] = Batch(Decoding(), "its own forward decodes"), Decoding()
         given = prompts(name, model)
         alone = [ours(model, inputs, **more) for inputs in given]
         others = [start(model, inputs, **more) for inputs in given[:4]]
