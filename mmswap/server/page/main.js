@@ -40,8 +40,9 @@ let following = true;
 
 // -- asking
 
-at("ask").addEventListener("submit", (event) => {
+at("ask").addEventListener("submit", async (event) => {
   event.preventDefault();
+  await reading; // a picture that was dropped goes along
   const text = question.value.trim();
   if (chat.running || !(text || picked.files.length)) return;
   notice("");
@@ -119,11 +120,16 @@ at("files").addEventListener("change", (event) => {
 });
 receive(at("dropzone"), take);
 
+let reading = Promise.resolve(); // what was dropped, pasted or picked
+
 function take(files) {
-  const { good, sentence } = sortFiles(files);
-  picked.add(good);
-  notice(sentence);
-  question.focus();
+  const sorted = sortFiles(files);
+  reading = reading.then(async () => {
+    const { good, sentence } = await sorted;
+    picked.add(good);
+    notice(sentence);
+    question.focus();
+  });
 }
 
 function view(address, name) {

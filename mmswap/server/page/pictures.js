@@ -2,13 +2,24 @@
 
 import { bytes } from "./words.js";
 
-// The files among what was dropped or pasted that may be pictures, and a sentence about those that are not.
-export function sortFiles(files) {
-  const all = [...files];
-  const good = all.filter((file) => file.type.startsWith("image/") || file.type === ""); // no type: the server looks
-  const bad = all.filter((file) => !good.includes(file));
-  const names = bad.map((file) => `“${file.name}”`).join(", ");
-  return { good, sentence: bad.length ? `${names} ${bad.length === 1 ? "is no picture" : "are no pictures"}.` : "" };
+// The files among what was dropped or pasted that may be pictures, and a sentence about those that are not. They are
+// read at once: a folder cannot be, and what is deleted or changed later is still what was picked.
+export async function sortFiles(files) {
+  const good = [];
+  const others = [];
+  const unread = [];
+  for (const file of [...files]) {
+    if (file.type && !file.type.startsWith("image/")) others.push(file); // no type: the server looks
+    else
+      await file.arrayBuffer().then(
+        (read) => good.push(new File([read], file.name, { type: file.type })),
+        () => unread.push(file),
+      );
+  }
+  const named = (some, one, more) =>
+    some.length ? `${some.map((file) => `“${file.name}”`).join(", ")} ${some.length === 1 ? one : more}.` : "";
+  const said = [named(others, "is no picture", "are no pictures"), named(unread, "cannot be read", "cannot be read")];
+  return { good, sentence: said.filter(Boolean).join(" ") };
 }
 
 export function dataUri(blob) {

@@ -58,5 +58,5 @@ export const CUT = "The answer ends here because the connection to the server wa
 export function troubleOf(error) {
   if (error instanceof Trouble) return error;
   if (error instanceof TypeError) return new Trouble(UNREACHABLE); // what fetch throws when there is no answer
-  return new Trouble(`The page failed: ${error?.message || error}.`);
+  return new Trouble(`The page failed: ${String(error?.message || error).replace(/[.\s]+$/, "")}.`);
 }

@@ -24,7 +24,7 @@ def test_a_dropped_picture_is_answered_and_a_reload_keeps_it(page: Browser, open
     opened(small)
     until(lambda: page.find("#state").text == "Ready", "the model")
     page.drop(STAR, 300, 300)
-    assert [one.shown for one in page.all("#picked .preview img")] == [True]
+    assert page.find("#picked .preview img").shown
     page.picture("question")
     ask(page, "Describe the picture.")
     assert ended(page) == wanted
@@ -109,12 +109,13 @@ def test_pictures_are_pasted_picked_and_removed_and_other_files_are_refused(
         });
     """)
     names = "return [...document.querySelectorAll('#picked .remove')].map(one => one.getAttribute('aria-label'))"
-    assert page.run(names) == ["Remove red_circle.png", "Remove seven.png", "Remove pasted picture"]
+    wanted = ["Remove red_circle.png", "Remove seven.png", "Remove pasted picture"]
+    until(lambda: page.run(names) == wanted, "the pictures")
     page.all("#picked .remove")[0].click()
     assert page.run("return document.activeElement.getAttribute('aria-label')") == "Remove seven.png"
     (tmp_path / "notes.txt").write_text("no picture")
     page.drop(tmp_path / "notes.txt", 300, 300)
-    assert page.find("#notice").text == "“notes.txt” is no picture."
+    until(lambda: page.find("#notice").text == "“notes.txt” is no picture.", "what is wrong with it")
     page.all("#picked .remove")[1].click()
     ask(page, "What digit is this?")
     assert ended(page) == "7"
@@ -124,6 +125,43 @@ def test_pictures_are_pasted_picked_and_removed_and_other_files_are_refused(
     assert page.find("#viewed-name").text == "seven.png"
     page.press("escape")
     until(lambda: not page.find("#viewer").shown, "the picture to close")
+
+
+def test_what_cannot_be_read_is_refused_and_what_was_picked_is_kept(
+    page: Browser, opened: Open, small: Runtime, tmp_path: Path
+) -> None:
+    """A dropped folder, and a file that was deleted before it was sent, spoiled the chat and its store."""
+    opened(small)
+    (tmp_path / "folder").mkdir()
+    page.drop(tmp_path / "folder", 300, 300)
+    until(lambda: page.find("#notice").text == "“folder” cannot be read.", "what is wrong with it")
+    assert page.all("#picked li") == []
+    gone = tmp_path / "gone.png"
+    gone.write_bytes(STAR.read_bytes())
+    page.drop(gone, 300, 300)
+    assert page.find("#picked .preview img").shown
+    gone.unlink()
+    ask(page, "Describe the picture.")
+    assert ended(page) == "a yellow star and a white cross on a black background"
+    assert not page.find("#notice").shown
+    page.reload()
+    until(lambda: page.run("return document.querySelector('#turns img')?.naturalWidth") == 128, "the picture")
+
+
+def test_a_picture_goes_along_however_soon_its_question_is_sent(page: Browser, opened: Open, small: Runtime) -> None:
+    opened(small)
+    page.run("""
+        const read = File.prototype.arrayBuffer;
+        File.prototype.arrayBuffer = async function () {
+          await new Promise((go) => setTimeout(go, 500));
+          return read.call(this);
+        };
+    """)
+    page.drop(STAR, 300, 300)
+    ask(page, "Describe the picture.")
+    page.press("enter")
+    assert ended(page) == "a yellow star and a white cross on a black background"
+    assert len(page.all(".question")) == 1
 
 
 @pytest.mark.parametrize("how", ["button", "escape"])
