@@ -18,7 +18,7 @@ from mmswap.llm.kv.caching import decide
 from mmswap.llm.pause import Pause
 
 BEGINS = (0, 0, 1, 3, 7)  # rounds in which each of five answers begins
-FAMILIES = ["qwen2_5_vl", "gemma3", "internvl", "qwen3_vl_moe", "qwen3_5", "gemma4", "mllama"]
+FAMILIES = ["qwen2_5_vl", "gemma3", "qwen3_vl_moe", "qwen3_5", "mllama"]
 
 
 def opened(model: Any) -> tuple[Batch, dict[str, Any]]:
