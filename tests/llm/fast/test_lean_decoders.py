@@ -15,6 +15,8 @@ from transformers import AutoModelForCausalLM
 
 from mmswap.llm.decoding import Decoding
 from mmswap.llm.fast import LeanStep, Refused, open_lean
+from mmswap.llm.fast.rope import Ropes
+from mmswap.llm.fast.sighting import Call
 
 SIZES = {
     "hidden_size": 64,
@@ -71,6 +73,24 @@ def test_answers_part_by_part_are_those_of_generate(name: str) -> None:
         wanted = unpatched(model, inputs)
         assert ours(model, inputs, decoding=Decoding(lean)) == wanted
         assert ours(model, inputs, chunk=16, decoding=Decoding(lean)) == wanted
+
+
+def test_positions_that_are_floats_are_told_from_hidden_states() -> None:
+    """Qwen3-Omni's: they were taken for hidden states, and the whole model kept its own forward."""
+
+    class Turning(torch.nn.Module):
+        def forward(self, x: torch.Tensor, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            angles = position_ids[..., None] * torch.ones(4)
+            return angles.cos().to(x.dtype), angles.sin()
+
+    module, h = Turning(), torch.randn(1, 1, 64)
+    ropes = Ropes([Call(module, (h,), {"position_ids": torch.full((3, 1, 1), 6.0)})])
+    assert ropes.seen_at == 6
+    (pair,) = ropes.at(h, torch.tensor([[9]], dtype=torch.int32))
+    assert torch.equal(pair[0], module(h, torch.full((3, 1, 1), 9.0))[0])
+    with ropes.noting() as noted:
+        module(torch.randn(1, 5, 64), torch.arange(5.0).expand(3, 1, 5))
+    assert noted.next == 5
 
 
 @pytest.mark.parametrize("fault", [RuntimeError("sizes\nand more"), AssertionError()])
