@@ -205,7 +205,7 @@ class Several:
             return
         if pool is not None and any(unit.missing for unit in pool.ladder):
             return
-        if pool is not None and not pool.busy:
+        if pool is not None and pool.restoration is not None and not pool.busy:
             pool.settle()  # a step reads weights that no module's forward waits for
         self._frozen = spare is not None
         try:

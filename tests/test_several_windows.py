@@ -89,6 +89,22 @@ def test_others_go_on_while_a_picture_is_encoded_in_free_memory(
     assert image.peak_measured == again.answer.images[0].peak_measured  # what others took is not the encoder's
 
 
+@pytest.mark.parametrize("options", [{"card": "cpu"}, {"card": "sim:64MiB", "no_mmproj_offload": True}], ids=str)
+def test_others_go_on_beside_a_tower_on_the_processor(
+    roomy: Runtime, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = mmswap.load(dtype="float32", **options)
+    writing, shown = Asker(runtime, ask("Tell me."), 60), Asker(runtime, ask("Which?", circle("red", LARGE)), 4)
+    alone = [writing.alone(), shown.alone()]
+    runtime.encoder.cache.clear()
+    watch = Watch(runtime, monkeypatch, [writing])
+    serve(Several(runtime, 2), [writing, shown])
+    assert watch.during[0] >= 1
+    assert [writing.text, shown.text] == alone
+    (image,) = shown.answer.images
+    assert image.peak_measured == runtime.chat("Again?", [circle("blue", LARGE)]).images[0].peak_measured
+
+
 @pytest.mark.parametrize("tokens", [2, 3, 4])
 def test_an_answer_about_a_picture_ends_while_anothers_is_encoded(roomy: Runtime, tokens: int) -> None:
     short = Asker(roomy, ask("Which colour?", circle("green", LARGE)), tokens)

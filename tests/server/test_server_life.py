@@ -103,6 +103,7 @@ def test_a_port_that_is_taken_is_one_sentence(monkeypatch: pytest.MonkeyPatch, c
         (["/no/such/folder"], "no folder"),
         (["--cors-origin", "*"], "scheme, host and port"),
         (["--idle-unload", "0"], "above 0"),
+        (["--parallel", "0"], "from 1 to 64 answers"),
         (["--kv", "fp5"], "not known"),
     ],
 )
