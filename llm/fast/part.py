@@ -90,7 +90,7 @@ def shared_by(modules: Sequence[nn.Module]) -> Shared | None:
 def split(shared: Shared, sample: Tensor) -> Callable[[Tensor], tuple[Tensor, ...]]:
     """All parts at once."""
     run, sizes = shared.layer.bound(sample), shared.sizes
-    return lambda x: torch.split(run(x), sizes, -1)
+    return lambda x: run(x).split_with_sizes(sizes, -1)  # `torch.split` is the same behind Python of its own
 
 
 def _same(whole: QuantLinear, layers: Sequence[QuantLinear]) -> bool:
