@@ -11,6 +11,7 @@ import pytest
 from members import Asker, ask, circle, serve
 
 import mmswap
+from mmswap.errors import DoesNotFit
 from mmswap.runtime import Runtime
 from mmswap.several import Several
 
@@ -130,6 +131,30 @@ def test_others_wait_while_weights_are_out_and_go_on_unharmed(tight: Runtime, mo
     assert watch.during == [0]
     assert shown.answer.window.opened
     assert shown.answer.window.restored_bytes == shown.answer.window.evicted_bytes > 0
+    assert [one.text for one in (*writing, shown)] == alone
+
+
+def test_an_encoder_without_room_beside_others_waits_for_them(tight: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rather than running on the processor; alone it goes down its ladder as ever."""
+    writing = [Asker(tight, ask(f"Tell me of {n}."), 10) for n in range(2)]
+    shown = Asker(tight, ask("Which colour?", circle("red", LARGE)), 4)
+    alone = [one.alone() for one in (*writing, shown)]
+    tight.encoder.cache.clear()
+    tight.forget()
+    several, own = Several(tight, 3), tight.encoder._in_window
+    beside: list[int] = []
+
+    def full(*args: Any) -> Any:
+        beside.append(len(several._seats) - 1)
+        if beside[-1]:
+            raise DoesNotFit("The vision encoder", 2, 1, "wait")
+        return own(*args)
+
+    monkeypatch.setattr(tight.encoder, "_in_window", full)
+    serve(several, [*writing, shown])
+    assert beside == [2, 1, 1, 0]  # what an answer left when it ended is given up before anybody waits again
+    assert shown.made == 3
+    assert shown.answer.window.opened
     assert [one.text for one in (*writing, shown)] == alone
 
 
