@@ -172,7 +172,7 @@ PLANTED = [
     ("kv.h", "h * a.k_channels + i, a.k_scale_dtype", "h * a.k_channels + i + 1, a.k_scale_dtype"),
     ("kv.h", "mms_load(a.v_scale, h * a.scale_head", "mms_load(a.v_scale, (h + 1) * a.scale_head"),
     ("kv.h", "slot * a.scale_slot", "(slot + 1) * a.scale_slot"),
-    ("kv.h", "item / kept % a.heads", "(item + 1) / kept % a.heads"),
+    ("kv.h", "item / kept % a.heads", "item / (kept + 1) % a.heads"),
     ("kv.h", "item >= (int64_t)a.batch * a.heads * kept", "item >= (int64_t)a.batch * a.heads * kept - 1"),
     ("kv.h", "b * a.start_stride", "(b + 1) * a.start_stride"),
     ("kv.h", "i < a.v_channels; i += 32) {", "i < a.v_channels - 1; i += 32) {"),
