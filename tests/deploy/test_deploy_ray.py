@@ -46,7 +46,9 @@ def client(cluster: None) -> Iterator[httpx.Client]:
         port = free.getsockname()[1]
     server = ServerConfig(port=port, api_keys=("k",))
     deploy.run(config=HERE, server=server, replicas=2, block=False)
-    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60, headers={"authorization": "Bearer k"}) as client:
+    with httpx.Client(
+        base_url=f"http://127.0.0.1:{port}", timeout=600, headers={"authorization": "Bearer k"}
+    ) as client:
         yield client
     serve.shutdown()
 
