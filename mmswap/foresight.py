@@ -70,7 +70,7 @@ def to_decoder(model: nn.Module, way: Way) -> Ahead:
     return _embeddings(model, way, "its forward ends without its decoder")
 
 
-def _embeddings(model: nn.Module, way: Way, why: str) -> Ahead:
+def _embeddings(model: Any, way: Way, why: str) -> Ahead:
     """The least that any decoder is given: a vector for each token."""
     table, tokens = model.get_input_embeddings().weight, int(way.inputs["input_ids"].shape[1])
     return Ahead(tokens * table.shape[-1] * table.element_size(), tokens=tokens, unknown=why)
