@@ -1,4 +1,4 @@
-"""Calls of one decode step, as `kernels.py` measures them: arguments, bytes that must be moved, plain torch's way.
+"""Calls of one decode step, as `native_kernels.py` measures them: arguments, bytes to be moved, plain torch's way.
 
 for case in cases("7B", torch.float16, device): case.make(), case.moved
 """
@@ -42,7 +42,7 @@ class Case:
 
 
 def cases(name: str, dtype: torch.dtype, device: torch.device) -> Iterator[Case]:
-    """Every op of a decode step of this model."""
+    """Every op of a decode step of this model; the experts of another one of its width."""
     hidden, queries, heads, channels, inner = MODELS[name]
 
     def drawn(*shape: int, kind: torch.dtype = dtype) -> Tensor:
@@ -56,6 +56,7 @@ def cases(name: str, dtype: torch.dtype, device: torch.device) -> Iterator[Case]
             "linear", f"1 x {columns} -> {out}", lambda o=out, c=columns: (drawn(1, c), drawn(o, c), None),
             out * columns * size, functional.linear,
         )  # fmt: skip
+    yield _experts(hidden, dtype, device)
     yield Case(
         "rms_norm", str(hidden), lambda: (drawn(1, hidden), drawn(hidden), 1e-6, 0.0, True), 3 * hidden * size,
         lambda x, weight, eps, *_: functional.rms_norm(x, (hidden,), weight, eps),
@@ -84,6 +85,20 @@ def _w4(out: int, columns: int, rows: int, dtype: torch.dtype, device: torch.dev
         return x, weight.words, weight.scales, weight.zeros, None, None, columns, 128
 
     return Case("w4a16", f"{rows} x {columns} -> {out}", make, out * columns // 2 + out * columns // 128 * 3)
+
+
+def _experts(width: int, dtype: torch.dtype, device: torch.device) -> Case:
+    """Two chosen of eight."""
+
+    def make() -> tuple[Any, ...]:
+        codes = torch.randint(0, 16, (8 * width, width), dtype=torch.uint8, device=device)
+        weight = pack(codes, torch.rand(8 * width, width // 128, device=device).to(dtype) * 0.02, group_size=128)
+        stacked = [tensor.view(8, width, -1) for tensor in (weight.words, weight.scales, weight.zeros)]
+        chosen = torch.tensor([5, 2], device=device)
+        return torch.randn(1, width, device=device).to(dtype), chosen, *stacked, None, width, 128
+
+    moved = 2 * (width * width // 2 + width * width // 128 * 3)
+    return Case("expert_linear", f"1 x {width} -> 2 of 8 x {width}", make, moved)
 
 
 def _cache(
