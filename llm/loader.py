@@ -84,9 +84,13 @@ def load_checked(folder: Path, checkpoint: Checkpoint, config: Any, options: Opt
 
 
 def _check_floats(checkpoint: Checkpoint) -> None:
-    """Refuse whole numbers where a model multiplies: transformers would turn them into floats as they stand."""
+    """Refuse whole numbers where a model multiplies: transformers would turn them into floats as they stand.
+
+    A `bias` of more dimensions is a causal mask of old models, which nobody loads.
+    """
     for name, entry in checkpoint.tensors.items():
-        if name.rpartition(".")[2] in ("weight", "bias") and entry.dtype not in _FLOATS:
+        kind = name.rpartition(".")[2]
+        if entry.dtype not in _FLOATS and (kind == "weight" or (kind == "bias" and len(entry.shape) == 1)):
             raise ModelError(
                 f"{entry.file.name} holds {name} as {entry.dtype}, which is no float that mmswap reads: download it "
                 "again, or take a plain or 4-bit checkpoint."

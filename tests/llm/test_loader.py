@@ -66,6 +66,12 @@ def test_weights_that_the_header_calls_whole_numbers_are_refused(copied: Path) -
     save_file(tensors | {name: tensors[name].view(torch.int32)}, path, metadata={"format": "pt"})
     with pytest.raises(ModelError, match=f"{path.name} holds {name} as I32, which is no float"):
         load_model(copied)
+    mask = {"model.layers.0.attn.bias": torch.ones(1, 1, 4, 4, dtype=torch.bool)}  # as old models saved it
+    save_file(tensors | mask, path, metadata={"format": "pt"})
+    index = json.loads((copied / "model.safetensors.index.json").read_text(encoding="utf-8"))
+    index["weight_map"] |= dict.fromkeys(mask, path.name)
+    (copied / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
+    load_model(copied)
 
 
 def test_dtype_and_attention_are_obeyed(saved: Path) -> None:
