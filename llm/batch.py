@@ -56,6 +56,10 @@ class Batch:
         for (one, _), row in zip(several, logits):
             one.give(row, spent)
 
+    def leave(self) -> None:
+        """Somebody has left: nothing of the last batch is held on to."""
+        self._rows = None
+
     @torch.no_grad()
     def _through(self, step: Step, rows: Rows, tokens: list[int]) -> torch.Tensor:
         with self._decoding.token():

@@ -143,6 +143,8 @@ class Forwards:
 
     def drop(self) -> None:
         """Forget everything: cache, features, outputs."""
+        if self.running is not None and self._step is not None:
+            self._step.leave(self.running)
         self._prepared, self._outputs, self.running = None, None, None
         self._inputs, self._replay = {}, nullcontext
 

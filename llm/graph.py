@@ -73,6 +73,11 @@ class GraphStep:
             rows.take_back()
             raise
 
+    def leave(self, state: State) -> None:
+        """A request is over: what was recorded of it goes, and its cache with that."""
+        if self._state is state or (isinstance(self._state, Rows) and state in self._state.states):
+            self._replay, self._where, self._state = None, (), None
+
     def _run(self, state: State | Rows) -> Tensor:
         where = self._places(state)
         if self._replay is None or where != self._where:

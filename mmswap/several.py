@@ -183,6 +183,9 @@ class Several:
         except BaseException as worse:
             error = error or worse
         self._seats.remove(seat)
+        seat.memory.alike = seat.memory.on_top = int
+        if self._batch is not None:
+            self._batch.leave()
         self._parked = False
         if not self._seats:
             self._turn.close()

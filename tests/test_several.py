@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -166,6 +168,29 @@ def test_each_conversation_goes_on_with_what_it_left(runtime: Runtime) -> None:
     assert [member.text for member in second] == alone
     for one, other in zip(second, first):
         assert one.answer.reused_tokens >= other.answer.prompt_tokens
+
+
+def test_no_cache_outlives_its_claim(runtime: Runtime) -> None:
+    several = Several(runtime, 3)
+    several._took = 1e9  # nobody gets a token while a prompt is read
+    caches: list[Any] = []
+    asked: list[Any] = []
+
+    def note(_: int) -> None:
+        for seat in several._seats:
+            generation = seat.stream._generation if seat.stream is not None else None
+            if generation is not None and generation.cache is not None:
+                caches.append(weakref.ref(generation.cache))
+
+    members = [Asker(runtime, ask(f"Number {n}", circle("red")), 12 - n) for n in range(3)]  # all end in one round
+    asked += [weakref.ref(member) for member in members]
+    serve(several, members, note)
+    assert len({id(one()) for one in caches if one() is not None}) == len(runtime.reuse) == 3
+    runtime.forget()
+    del members
+    gc.collect()
+    assert [one() for one in caches if one() is not None] == []
+    assert [one() for one in asked if one() is not None] == []  # and with them their pictures
 
 
 def test_no_more_is_kept_than_there_are_seats(runtime: Runtime) -> None:

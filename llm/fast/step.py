@@ -43,6 +43,9 @@ class Step(Protocol):
     def together(self, tokens: Sequence[int], rows: Rows) -> Tensor:
         """The logits [B, V] of what follows one token of each sequence; all sequences are as before if it fails."""
 
+    def leave(self, state: State) -> None:
+        """A request is over: its cache is held on to no longer."""
+
 
 class LeanStep:
     """The model's decode step as a chain of blocks.
@@ -132,6 +135,9 @@ class LeanStep:
         except BaseException:
             rows.take_back()
             raise
+
+    def leave(self, state: State) -> None:
+        """Nothing is held on to."""
 
     def forward(self, state: State | Rows) -> Tensor:
         """The logits [B, V] of the tokens that `state` holds on the card; nothing here depends on the host."""

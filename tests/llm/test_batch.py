@@ -95,7 +95,7 @@ class _Counting:
 
     def __init__(self, step: Any, fails: bool = False) -> None:
         self.step, self.sizes, self.fails = step, [], fails  # type: ignore[var-annotated]
-        self.lean, self.begin, self.noting = step.lean, step.begin, step.noting
+        self.lean, self.begin, self.noting, self.leave = step.lean, step.begin, step.noting, step.leave
 
     def __call__(self, token: int, state: Any) -> Any:
         return self.step(token, state)

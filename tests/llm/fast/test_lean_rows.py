@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import families
@@ -137,6 +139,11 @@ def test_a_batch_that_stays_together_is_captured() -> None:
             sizes.add(tuple(state.cache.capacity for state in states))
     assert len(recorded) == len(sizes) > 1
     assert off(step(5, states[1]), lean(5, eager[1])) <= LOOSE[torch.float32]
+    cache = weakref.ref(states[1].cache)
+    step.leave(states[1])
+    del rows, states, given
+    gc.collect()
+    assert cache() is None  # what was recorded of it does not keep it
 
 
 def _both(step: Any, lean: Any, states: list[Any], eager: list[Any], members: list[int], number: int) -> None:
