@@ -98,6 +98,24 @@ def test_what_is_built_once_is_built_for_the_card_and_named_when_it_does_not_loa
     assert len([call for call in sdk.calls("hipcc") if "-o" in call["words"]]) == 1
 
 
+def test_a_library_that_was_cut_off_is_built_again_and_one_of_other_sources_is_not_looked_at(tmp_path: Path) -> None:
+    """A full disk, or a process that ended while it wrote; a cache that an older version left."""
+    sdk = FakeSdk(tmp_path / "ROCm")
+    sdk.add("hipcc")
+    sdk.add("clang++")
+    root, card = tmp_path / "cache", Live("hip", "gfx1100", "7.2")
+    here = Surroundings(bare_environ(HIP_PATH=str(sdk.folder), MMSWAP_BUILD_ROOT=str(root)), windows=False)
+    root.mkdir()
+    (root / "gfx1100-0123456789abcdef.so").write_bytes(b"of other sources")
+    assert "no native kernels are built for gfx1100 yet" in str(supply.choose(card, CARD, here, building=False))
+    place = root / Target("hip", ("gfx1100",), "7.2").file(windows=False)
+    place.write_bytes(b"\x7fELF" + bytes(36) + b"\xff" * 24)
+    assert f"{place} is cut off; remove it" in str(supply.choose(card, CARD, here, building=False))
+    assert "cut off" not in str(supply.choose(card, CARD, here, building=True))
+    assert place.read_bytes().startswith(b"made by")
+    assert (root / "gfx1100-0123456789abcdef.so").read_bytes() == b"of other sources"
+
+
 def test_a_device_is_built_for_once_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bool] = []
 
