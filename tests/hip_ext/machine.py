@@ -1,9 +1,10 @@
-"""An interpreter of RDNA3's machine code (gfx1100), as clang writes it down: it runs the kernels that a card would run.
+"""An interpreter of RDNA3's and RDNA4's machine code, as clang writes it down: it runs what a card would run.
 
     kernels = programs(assembly);  Card(kernels).start("mms_k_norm", 7, 1, 256, bytes(arguments))
 
 Waves of 32 lanes, one instruction at a time; addresses are this process's own, and one that is nobody's is an error.
-What it knows of each instruction stands in `machine_vector.py` and `machine_scalar.py`, by AMD's manual of RDNA3. No
+What it knows of each instruction stands in `machine_vector.py` and `machine_scalar.py`, by AMD's manuals of RDNA3
+and RDNA4. No
 time passes in it: waits, hints and races do nothing. An instruction that it does not know is an error.
 """
 
@@ -19,12 +20,21 @@ import numpy as np
 from machine_state import ARGUMENTS, EXEC, LANES, Instruction, Operand, Wave
 
 _IGNORED = re.compile(
-    r"s_(waitcnt\w*|delay_alu|clause|nop|sendmsg|set_inst_prefetch_distance|code_end)|buffer_gl\d_inv"
+    r"s_(wait\w+|barrier_signal|delay_alu|clause|nop|sendmsg|set_inst_prefetch_distance|code_end)|buffer_gl\d_inv"
 )
 _FLOATS = {
     text: int(np.float32(text).view(np.uint32)) for text in ("0.5", "1.0", "2.0", "4.0", "-0.5", "-1.0", "-2.0", "-4.0")
 }
-_NAMED = {"vcc_lo": 106, "vcc_hi": 107, "null": 124, "m0": 125, "exec_lo": EXEC, "exec_hi": 127}
+_NAMED = {
+    "vcc_lo": 106,
+    "vcc_hi": 107,
+    "null": 124,
+    "m0": 125,
+    "exec_lo": EXEC,
+    "exec_hi": 127,
+    "ttmp7": 115,
+    "ttmp9": 117,
+}
 _REGISTER = re.compile(r"([vs])(?:(\d+)(?:\.([lh]))?|\[(\d+):(\d+)\])")
 _MODIFIER = re.compile(r"\b(offset|offset0|offset1|op_sel|op_sel_hi):(\[[\d,]*\]|\S+)")
 
@@ -71,7 +81,15 @@ def _parsed(text: str) -> tuple[str, list[Operand], dict[str, list[int]]]:
     opcode, _, rest = text.strip().partition(" ")
     options = {name: [int(n, 0) for n in value.strip("[]").split(",")] for name, value in _MODIFIER.findall(rest)}
     words = [word.strip() for word in re.split(r",(?![^\[]*\])", _MODIFIER.sub("", rest)) if word.strip()]
-    return re.sub(r"_e(32|64)$", "", opcode).replace("v_dual_", "v_"), [_operand(word) for word in words], options
+    name = re.sub(r"_e(32|64)$", "", opcode).replace("v_dual_", "v_")
+    return _renamed(name), [_operand(word) for word in words], options
+
+
+def _renamed(name: str) -> str:
+    """RDNA4 has new names for old instructions."""
+    if name == "s_barrier_wait":
+        return "s_barrier"
+    return re.sub(r"^(v_(?:max|min|maxmin|minmax))_num_", r"\1_", name.replace("v_mad_co_", "v_mad_"))
 
 
 def _operand(word: str) -> Operand:
@@ -118,6 +136,7 @@ class Card:
             wave = Wave(memory, lds)
             wave.s[ARGUMENTS], wave.s[ARGUMENTS + 1] = arguments & 0xFFFFFFFF, arguments >> 32
             wave.s[program.user], wave.s[program.user + 1] = block
+            wave.s[_NAMED["ttmp9"]], wave.s[_NAMED["ttmp7"]] = block  # where RDNA4 has them
             wave.v[0] = np.arange(first, first + LANES)
             waves.append(self._run(program, wave))
         while waves:  # each to its next barrier

@@ -1,10 +1,11 @@
-"""Scalar instructions of RDNA3, for `machine.py`: whole numbers that the whole wave shares, branches, loads."""
+"""Scalar instructions of RDNA3 and RDNA4, for `machine.py`: whole numbers that the whole wave shares, branches, loads."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from machine_state import ALL, EXEC, VCC, Instruction, Wave, full, without
+import numpy as np
+from machine_state import ALL, EXEC, VCC, Instruction, Operand, Wave, full, without
 
 
 def signed(value: int, bits: int = 32) -> int:
@@ -41,6 +42,13 @@ def run(wave: Wave, instruction: Instruction) -> None:
         for i in range(int(match[1]) // 32):
             wave.s[operands[0].first + i] = int.from_bytes(found[4 * i : 4 * i + 4], "little")
         return
+    if opcode == "s_load_u16":
+        base = wave.scalar(operands[1], wide=True) + signed(wave.scalar(operands[2]))
+        wave.set_scalar(operands[0], int.from_bytes(wave.load(base, 2), "little"))
+        return
+    if opcode in FLOATS or opcode == "s_cmp_neq_f32":
+        _float(wave, instruction)
+        return
     if match := full(r"s_cmpk?_(\w\w)_([iu])(\d+)", opcode):
         values = [wave.scalar(operand, wide=match[3] == "64") for operand in operands]
         if "cmpk" in opcode and match[2] == "i":
@@ -70,6 +78,32 @@ def run(wave: Wave, instruction: Instruction) -> None:
         wave.scc = scc
 
 
+FLOATS: dict[str, Callable[..., np.float32 | int]] = {
+    "s_mul_f32": lambda a, b: a * b, "s_add_f32": lambda a, b: a + b, "s_trunc_f32": np.trunc,
+    "s_fmac_f32": lambda a, b, c: np.float32(np.float64(a) * b + c),
+}  # fmt: skip
+
+
+def _float(wave: Wave, instruction: Instruction) -> None:
+    operands = instruction.operands
+    if instruction.opcode == "s_cmp_neq_f32":
+        a, b = (_as_float(wave.scalar(operand)) for operand in operands)
+        wave.scc = bool(a != b)
+        return
+    sources = [*operands[1:], *operands[:1]] if instruction.opcode == "s_fmac_f32" else operands[1:]
+    numbers = [_as_float(_of(wave, operand)) for operand in sources]
+    wave.set_scalar(operands[0], int(np.float32(FLOATS[instruction.opcode](*numbers)).view(np.uint32)))
+
+
+def _of(wave: Wave, operand: Operand) -> int:
+    found = wave.scalar(operand)
+    return found ^ 0x80000000 if operand.negative else found
+
+
+def _as_float(bits: int) -> np.float32:
+    return np.uint32(bits).view(np.float32)
+
+
 def _computed(opcode: str, values: list[int], scc: bool, bits: int) -> tuple[int, bool | None]:
     """The result, and what becomes of scc (None: it stays)."""
     a, b = values[0], values[1] if len(values) > 1 else 0
@@ -90,14 +124,16 @@ def _computed(opcode: str, values: list[int], scc: bool, bits: int) -> tuple[int
         result = a >> offset & ((1 << width) - 1)
         result = signed(result, width) & whole if "_i" in opcode and width else result
         return result, result != 0
-    if opcode in ("s_add_i32", "s_sub_i32"):
-        result = signed(a) + signed(b) if name == "add" else signed(a) - signed(b)
+    if opcode in ("s_add_i32", "s_sub_i32", "s_add_co_i32", "s_sub_co_i32"):
+        result = signed(a) + signed(b) if name.startswith("add") else signed(a) - signed(b)
         return result, not -(1 << 31) <= result < 1 << 31
-    if name in ("add", "addc"):
-        result = a + b + (scc if name == "addc" else 0)
+    if name in ("add_nc", "sub_nc"):
+        return (a + b if name == "add_nc" else a - b), None
+    if name in ("add", "addc", "add_co", "add_co_ci"):
+        result = a + b + (scc if name in ("addc", "add_co_ci") else 0)
         return result, result > ALL
-    if name in ("sub", "subb"):
-        result = a - b - (scc if name == "subb" else 0)
+    if name in ("sub", "subb", "sub_co", "sub_co_ci"):
+        result = a - b - (scc if name in ("subb", "sub_co_ci") else 0)
         return result, result < 0
     if name in ("min", "max"):
         low = (signed(a) < signed(b)) if "_i" in opcode else a < b
@@ -106,6 +142,8 @@ def _computed(opcode: str, values: list[int], scc: bool, bits: int) -> tuple[int
         "mov": lambda: a, "movk": lambda: signed(a & 0xFFFF, 16), "mul": lambda: a * b,
         "cselect": lambda: a if scc else b, "brev": lambda: int(f"{a:0{bits}b}"[::-1], 2),
     }  # fmt: skip
+    if opcode.startswith("s_cvt_"):
+        return _converted(opcode, a), None
     if opcode == "s_mul_hi_u32":
         return a * b >> 32, None
     if opcode == "s_mul_hi_i32":
@@ -113,3 +151,10 @@ def _computed(opcode: str, values: list[int], scc: bool, bits: int) -> tuple[int
     if opcode == "s_abs_i32":
         return abs(signed(a)), a != 0
     return simple[name](), None
+
+
+def _converted(opcode: str, a: int) -> int:
+    if opcode == "s_cvt_u32_f32":
+        return int(min(max(float(np.nan_to_num(_as_float(a))), 0.0), float(ALL)))
+    number = {"s_cvt_f32_i32": signed(a), "s_cvt_f32_u32": a, "s_cvt_f32_f16": np.uint16(a & 0xFFFF).view(np.float16)}
+    return int(np.float32(number[opcode]).view(np.uint32))

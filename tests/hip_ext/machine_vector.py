@@ -1,4 +1,4 @@
-"""Vector instructions of RDNA3, for `machine.py`: arithmetic of 32 lanes. Memory is `machine_memory.py`'s.
+"""Vector instructions of RDNA3 and RDNA4, for `machine.py`: arithmetic of 32 lanes. Memory is `machine_memory.py`'s.
 
 Fused products are made in float64 and rounded once. A division's helpers do nothing, and its last step divides.
 """
@@ -248,13 +248,17 @@ def _pk_add(wave: Wave, operands: list[Operand], options: Options) -> Writes:
 
 
 def _wmma(half: Callable[[U32], Any]) -> Callable[[Wave, list[Operand], Options], Writes]:
-    """Lane l has row l % 16 of A, column l % 16 of B; of register i of the sums, row 2 i + l / 16 of that column."""
+    """Lane l has row l % 16 of A, column l % 16 of B: on RDNA3 all of it, on RDNA4 eight numbers, the upper lanes the
+    other eight. Of register i of the sums it has, in that column, row 2 i + l / 16 (RDNA3), i + 8 (l / 16) (RDNA4)."""
 
     def step(wave: Wave, operands: list[Operand], _: Options) -> Writes:
         assert wave.s[126] == ALL
-        matrices = []
+        matrices, count = [], operands[1].count
         for operand in operands[1:3]:
-            words = np.stack([wave.read(operand, i) for i in range(8)])  # [word, lane]
+            words = np.stack([wave.read(operand, i) for i in range(count)])  # [word, lane]
+            if count == 4:
+                words = np.concatenate([words[:, :16], words[:, 16:]])
+                words = np.concatenate([words, words], 1)
             assert np.array_equal(words[:, :16], words[:, 16:]), "the upper lanes hold other numbers"
             pairs = np.stack([half(words), half(words >> np.uint32(16))], 1).reshape(16, LANES)
             matrices.append(pairs[:, :16].astype(F64))  # [k, row or column]
@@ -262,14 +266,22 @@ def _wmma(half: Callable[[U32], Any]) -> Callable[[Wave, list[Operand], Options]
         lane = np.arange(LANES)
         writes = []
         for i in range(8):
-            found = product[2 * i + lane // 16, lane % 16] + _f(wave.read(operands[3], i))
+            row = 2 * i + lane // 16 if count == 8 else i + 8 * (lane // 16)
+            found = product[row, lane % 16] + _f(wave.read(operands[3], i))
             writes.append((operands[0], _bits(found.astype(F32)), i))
         return writes
 
     return step
 
 
+def _scalar_rcp(wave: Wave, operands: list[Operand], _: Options) -> Writes:
+    value = np.uint32(wave.scalar(operands[1])).view(F32)
+    wave.set_scalar(operands[0], int((F32(1) / value).view(np.uint32)))
+    return []
+
+
 _OTHERS: dict[str, Callable[[Wave, list[Operand], Options], Writes]] = {
+    "s_rcp_f32": _scalar_rcp,
     "cndmask_b32": _cndmask, "readfirstlane_b32": _first_lane, "fma_mix_f32": _fma_mix, "pk_add_f16": _pk_add,
     "add_co_u32": _carrying(1, False), "add_co_ci_u32": _carrying(1, False), "sub_co_u32": _carrying(-1, False),
     "sub_co_ci_u32": _carrying(-1, False), "subrev_co_u32": _carrying(-1, True),

@@ -19,8 +19,12 @@ import torch  # noqa: F401  once, for all forks
 
 HERE = Path(__file__).parent
 CSRC = HERE.parents[1] / "hip_ext" / "csrc"
+ON_CARDS = [str(HERE / "test_hip_machine.py")]
+"""What only cards compile is judged by machine code."""
+
 TESTS = [str(HERE / f"test_hip_{name}.py") for name in ("numbers", "gptq", "launchers", "bounds")]
 FIRST = {
+    "gpu.h": "rows or units",
     "rows.h": "rows or rounded or activation or norm", "rotary.h": "rotary", "linear.h": "dense or order or linear",
     "w4.h": "gemv or zero_point or w4a16", "experts.h": "expert", "launch_experts.h": "expert",
     "w4_gemm.h": "gemm", "gptq.h": "checkpoint", "kv.h": "cache or code",
@@ -192,6 +196,12 @@ PLANTED = [
     ("attention.h", "b * a.length_stride", "(b + 1) * a.length_stride"),
     ("attention.h", "mms_load(a.sinks, row % query_heads", "mms_load(a.sinks, (row + 1) % query_heads"),
     ("attention.h", "chunk * H + h < a.group; ++h", "chunk * H + h < a.group - 1; ++h"),
+    ("gpu.h", "(lane ^ mask) << 2", "(lane ^ mask) << 1"),
+    ("gpu.h", "(int)__builtin_amdgcn_workgroup_id_y()", "(int)__builtin_amdgcn_workgroup_id_x()"),
+    ("gpu.h", "__builtin_amdgcn_mbcnt_lo(~0u, 0u)", "__builtin_amdgcn_mbcnt_lo(~1u, 0u)"),
+    ("gpu.h", "(uint32_t)(((unsigned long long)a * b) >> 32)", "(uint32_t)(((unsigned long long)a * b) >> 31)"),
+    ("gpu.h", "mms_h2, pair)[1]", "mms_h2, pair)[0]"),
+    ("gpu.h", "sums[i] = c[i];", "sums[i] = c[7 - i];"),
     ("launch.h", "mms_ceil(a.features, MMS_ACT_PIECE)", "a.features / MMS_ACT_PIECE"),
     ("launch.h", "x = (uint32_t)mms_ceil(a.outputs, 16)", "x = (uint32_t)(a.outputs / 16)"),
     ("launch.h", "(uint32_t)mms_ceil(a.rows, 16)", "(uint32_t)(a.rows / 16)"),
@@ -214,14 +224,15 @@ def main(word: str) -> int:
             text = (source / file).read_text()
             assert text.count(old) >= 1, f"{file} has no {old!r}"
             (source / file).write_text(text.replace(old, new, 1))
-            found = _found(source, FIRST.get(file, "cache or norm")) or _found(source, "")
+            tests = ON_CARDS if file == "gpu.h" else TESTS
+            found = _found(source, FIRST.get(file, "cache or norm"), tests) or _found(source, "", tests)
         survived += not found
         print(f"{file}: {old!r} -> {new!r}: {found or 'SURVIVED'}", flush=True)
     print(f"{survived} survived")
     return int(survived > 0)
 
 
-def _found(source: Path, words: str) -> str:
+def _found(source: Path, words: str, tests: list[str]) -> str:
     """The first test that fails, in a process of its own: a fault may crash or never end."""
     reading, writing = os.pipe()
     child = os.fork()
@@ -230,7 +241,7 @@ def _found(source: Path, words: str) -> str:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         os.dup2(1, 2)
         signal.alarm(300)
-        os._exit(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-k", words, *TESTS], plugins=[_Teller(writing)]))
+        os._exit(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-k", words, *tests], plugins=[_Teller(writing)]))
     os.close(writing)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     with os.fdopen(reading) as told:

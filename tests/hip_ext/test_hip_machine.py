@@ -1,4 +1,4 @@
-"""The machine code of every kernel for gfx1100, run one instruction at a time (`machine.py`), against the truth.
+"""The machine code of every kernel for gfx1100 and gfx1201, run by instructions (`machine.py`), against the truth.
 
 What the compiler made of the source runs here: which registers a matrix product takes, what lies where in a block's
 memory, how lanes exchange numbers, what a launch's arguments and blocks become. No card is asked.
@@ -49,9 +49,9 @@ class Emulated(Library):
         return start
 
 
-@pytest.fixture(scope="module")
-def emulated(tmp_path_factory: pytest.TempPathFactory) -> Emulated:
-    return Emulated(Card(programs(assembly("gfx1100", shared_folder(tmp_path_factory)))))
+@pytest.fixture(scope="module", params=["gfx1100", "gfx1201"])
+def emulated(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Emulated:
+    return Emulated(Card(programs(assembly(request.param, shared_folder(tmp_path_factory)))))
 
 
 @pytest.fixture(autouse=True)
