@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mmswap.card.spill import SpillCount
 from mmswap.measured import Load
 from mmswap.swap.report import WindowReport
+
+if TYPE_CHECKING:
+    from mmswap.vision.job import Encoded
+    from mmswap.vision.processor import Prepared
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +70,22 @@ class Answer:
             "load": self.load.as_dict() if self.load is not None else None,
             "spill": asdict(self.spill) if self.spill is not None else None,
         }
+
+
+def image_reports(prepared: Prepared, encoded: Encoded | None) -> tuple[ImageReport, ...]:
+    """A report for each picture of a prompt; `encoded` is None where none was encoded."""
+    if encoded is None:  # none, or none that was encoded
+        return tuple(ImageReport(one.width, one.height, one.patches, one.tokens, 0.0, 0, 0) for one in prepared.images)
+    patches = sum(image.patches for image in prepared.images) or 1
+    return tuple(
+        ImageReport(
+            width=image.width,
+            height=image.height,
+            patches=image.patches,
+            tokens=image.tokens,
+            encode_ms=encoded.encode_ms * image.patches / patches,
+            peak_predicted=encoded.peak_predicted,
+            peak_measured=encoded.report().peak_measured,
+        )
+        for image in prepared.images
+    )

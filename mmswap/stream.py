@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from mmswap.answer import Answer, ImageReport
+from mmswap.answer import Answer, ImageReport, image_reports
 from mmswap.chat import Prompt
 from mmswap.config import SamplingConfig
 from mmswap.errors import DoesNotFit, WindowMisuse
@@ -131,12 +131,15 @@ class Stream(Iterator[str]):
         runtime, place = self._runtime, self._place
         tokens = prepared.inputs["input_ids"].shape[1]
         self._tell_spills()
+        self._breathe()
         inputs = runtime.on_card(prepared.inputs)
         begun, chunk = self._begin(prompt, prepared, inputs)
         job = runtime.encoder.begin(inputs, self._say) if prepared.images and begun.kept is None else None
         if begun.kept is None:
             chunk = self._with_room(lambda: runtime.reserve(inputs, job, self._say, place.memory))
+        self._breathe()
         encoded = self._encode(prompt, job)
+        self._breathe()
         features = tensor_bytes(encoded.features) if encoded is not None else 0
         chunk = self._with_room(lambda: place.memory.start(tokens, features, chunk, self._say))  # the budget may fall
         generation = self._generation = generate(
@@ -216,6 +219,11 @@ class Stream(Iterator[str]):
         if self._place.meanwhile is not None and (spare is None or spare >= 0):
             self._place.meanwhile(spare)
 
+    def _breathe(self) -> None:
+        """Between two parts of what is done before the prompt is read."""
+        if self._shared:
+            self._look(None)
+
     def _with_room(self, act: Callable[[], int]) -> int:
         """What `act` gives, once there is room for it."""
         while True:
@@ -229,7 +237,7 @@ class Stream(Iterator[str]):
         runtime = self._runtime
         self._settle()
         window = encoded.report() if encoded is not None else no_window(_why(prepared))
-        images = _image_reports(prepared, encoded)
+        images = image_reports(prepared, encoded)
         self._tell_end(tokens, writer)
         self._look_back(window, images)
         self._answer = Answer(
@@ -280,21 +288,3 @@ def _why(prepared: Prepared) -> str:
     if prepared.images:
         return "The pictures are in the KV cache from the turn before."
     return "There is no picture in this prompt."
-
-
-def _image_reports(prepared: Prepared, encoded: Encoded | None) -> tuple[ImageReport, ...]:
-    if encoded is None:  # none, or none that was encoded
-        return tuple(ImageReport(one.width, one.height, one.patches, one.tokens, 0.0, 0, 0) for one in prepared.images)
-    patches = sum(image.patches for image in prepared.images) or 1
-    return tuple(
-        ImageReport(
-            width=image.width,
-            height=image.height,
-            patches=image.patches,
-            tokens=image.tokens,
-            encode_ms=encoded.encode_ms * image.patches / patches,
-            peak_predicted=encoded.peak_predicted,
-            peak_measured=encoded.report().peak_measured,
-        )
-        for image in prepared.images
-    )
