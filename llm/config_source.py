@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mmswap import profiles
-from mmswap.errors import ModelError
+from mmswap.errors import ModelError, told
 
 HUB_ID = re.compile(r"[A-Za-z0-9_.-]{1,96}(/[A-Za-z0-9_.-]{1,96})?")
 
@@ -114,7 +114,7 @@ def _read(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ModelError(f"{path} cannot be read: {error.strerror or error}.") from None
     except ValueError as error:  # not UTF-8, or not JSON
-        raise ModelError(f"{path} is not JSON: {_first_line(error)}.") from None
+        raise ModelError(f"{path} is not JSON: {told(error)}.") from None
     if not isinstance(values, dict):
         raise ModelError(f"{path} does not hold a JSON object, as a model's config does.")
     return values
@@ -131,7 +131,7 @@ def _config_of(values: dict[str, Any], name: str) -> Any:
     try:
         config = CONFIG_MAPPING[model_type].from_dict(dict(values))
     except Exception as error:  # config classes validate by raising what they like
-        raise ModelError(f"{name}: its config is not that of a {model_type} model: {_first_line(error)}.") from error
+        raise ModelError(f"{name}: its config is not that of a {model_type} model: {told(error)}.") from error
     if type(config) not in AutoModelForImageTextToText._model_mapping:
         raise ModelError(
             f"{name} is a {model_type} model without a vision tower: mmswap needs an image-text-to-text model."
@@ -146,8 +146,3 @@ def _unknown(model_type: str, values: dict[str, Any]) -> str:
     if values.get("auto_map"):
         return f"{version}, and the checkpoint's own code (--trust-remote-code) is not run for a calculation."
     return f"{version}: a newer one may (pip install -U transformers)."
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[0] if lines else type(error).__name__).rstrip(".:")[:200]

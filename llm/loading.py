@@ -20,7 +20,7 @@ import torch
 from torch import nn
 from transformers import GenerationConfig
 
-from mmswap.errors import ModelError
+from mmswap.errors import ModelError, told
 from mmswap.llm.hook import Hook
 from mmswap.llm.packing import Packing
 from mmswap.llm.parts import find_parts
@@ -147,8 +147,7 @@ def _hook(names: Names, packing: Packing, rounding: Rounding | None, options: Op
 
 def first_sentence(error: BaseException) -> str:
     """The first line of a library's error, without its advice."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[0] if lines else type(error).__name__).rstrip(".") + "."
+    return told(error) + "."
 
 
 def _plain(config: Any) -> Any:

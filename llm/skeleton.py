@@ -13,7 +13,7 @@ from torch import nn
 from transformers import AutoModelForImageTextToText
 from transformers.initialization import no_init_weights
 
-from mmswap.errors import ModelError
+from mmswap.errors import ModelError, told
 
 
 def build(
@@ -42,9 +42,7 @@ def build(
         except Exception as error:  # whatever model code raises when its config makes no sense
             if kind != "eager" and "scaled_dot_product_attention" in str(error):
                 continue
-            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-            why = (lines[0] if lines else type(error).__name__).rstrip(".")
-            raise ModelError(f"No {config.model_type} model can be built from this config: {why}.") from error
+            raise ModelError(f"No {config.model_type} model can be built from this config: {told(error)}.") from error
     raise AssertionError("unreachable: eager either works or raises")
 
 

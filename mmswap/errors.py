@@ -95,7 +95,8 @@ class NonFiniteLogits(MmswapError):
 def told(error: BaseException) -> str:
     """What somebody else's error says, for the middle of a sentence: its first line, without the class's name.
 
-    An error without a text is told by its kind in plain words: `MemoryError() -> 'memory error'`.
+    A first line that only announces the next one, as a config's validation does, gives way to it. An error without a
+    text is told by its kind in plain words: `MemoryError() -> 'memory error'`.
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if isinstance(error, OSError) and error.strerror:
@@ -105,4 +106,6 @@ def told(error: BaseException) -> str:
         return str(key)[:200].rstrip(".:!") if " " in str(key) else f"{key!r:.160} is missing"
     if not lines:
         return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(error).__name__).lower()
+    if lines[0].endswith(":") and len(lines) > 1:
+        lines = [re.sub(r"^\w*(Error|Exception): ", "", lines[1])]
     return lines[0].rstrip(".:!")[:200]

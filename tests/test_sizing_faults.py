@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import families
 import pytest
 
+from mmswap import profiles
 from mmswap.blueprint import Blueprint
 from mmswap.card.known import known_card
+from mmswap.cli.plan_page import headline
 from mmswap.errors import ModelError, OptionError
 from mmswap.runtime import carried_model
 from mmswap.sizing import Wish, room_of, size_up
@@ -124,3 +128,32 @@ def test_a_way_to_the_decoder_that_is_not_understood_is_said_and_not_counted_as_
     assert given.words == given.tokens * hidden * blueprint.dtype.itemsize
     assert not facts.sure
     assert any("a part of it wants numbers" in sentence for sentence in size_up(facts, room, wish).reasons)
+
+
+@pytest.mark.parametrize(
+    ("part", "change", "why"),
+    [
+        ("vision_config", {"num_heads": 15}, "the encoder's peak is taken as"),
+        ("vision_config", {"out_hidden_size": 1024}, "Image features and image tokens do not match"),
+    ],
+)
+def test_a_plan_of_a_model_that_cannot_run_does_not_say_without_a_word_that_it_fits(
+    part: str, change: dict[str, int], why: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = json.loads((Path(profiles.__file__).parent / "qwen2.5-vl-3b.json").read_text("utf-8"))["config"]
+    config[part] |= change
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    room = room_of("RX 7900 XT")
+    sizing = size_up(remembered(str(tmp_path), room), room, Wish(336, 336, context=4096))
+    assert why in headline(sizing)
+    assert why in sizing.to_json()["doubt"]
+    assert len(caplog.records) <= 1
+
+
+def test_what_a_config_class_says_of_a_wrong_value_is_told(tmp_path: Path) -> None:
+    """It was `Validation error for field 'hidden_size'.` and no more."""
+    config = json.loads((Path(profiles.__file__).parent / "qwen2.5-vl-3b.json").read_text("utf-8"))["config"]
+    config["text_config"]["hidden_size"] = "big"
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match="expected int, got str"):
+        Blueprint.of(tmp_path)

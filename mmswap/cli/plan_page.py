@@ -23,7 +23,10 @@ def show(sizing: Sizing, console: Console | None = None) -> None:
     plain = not (console.encoding or "").lower().replace("-", "").startswith("utf")
     width = max(24, min(_WIDEST, console.width))
     console.print(Text(f"{sizing.model} on {sizing.card}", style="bold"), width=width)
-    console.print(Text(headline(sizing), style="bold green" if sizing.fits == FITS else "bold yellow"), width=width)
+    console.print(
+        Text(headline(sizing), style="bold green" if sizing.fits == FITS and not sizing.doubt else "bold yellow"),
+        width=width,
+    )
     console.print(Text(NOTICE), width=width)
     console.print()
     console.print(_groups(sizing, plain), width=width)
@@ -38,7 +41,12 @@ def show(sizing: Sizing, console: Console | None = None) -> None:
 
 
 def headline(sizing: Sizing) -> str:
-    """The answer in one sentence."""
+    """The answer in one sentence; a second one where a figure is not known."""
+    doubt = f" This may be wrong: {sizing.doubt}." if sizing.doubt else ""
+    return _answer(sizing) + doubt
+
+
+def _answer(sizing: Sizing) -> str:
     picture = f"{sizing.encoding.width}x{sizing.encoding.height}"
     what = picture if sizing.encoding.images == 1 else f"{sizing.encoding.images} of {picture}"
     if sizing.fits == FITS:

@@ -63,6 +63,7 @@ class Sizing:
         scratch: bytes of the prompt's largest prefill step, of `step` tokens, embeddings and masks included.
         moments: what the card holds while a picture is encoded and while the prompt is read.
         swaps: whether giving up weights makes room on this card.
+        doubt: why a figure is not known, so that the answer may be wrong; empty where all are.
     """
 
     model: str
@@ -91,6 +92,7 @@ class Sizing:
     reasons: tuple[str, ...]
     moments: dict[str, dict[str, int]] = field(default_factory=dict)
     swaps: bool = True
+    doubt: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """The object that `mmswap plan --json` prints."""
@@ -137,6 +139,7 @@ class Sizing:
             "any_image": limits.image[0] > 0 and limits.image == limits.cap,
             "any_image_with_window": limits.image_with_window[0] > 0 and limits.image_with_window == limits.cap,
             "moments": {name: dict(held) for name, held in self.moments.items()},
+            "doubt": self.doubt,
             "reasons": list(self.reasons),
             "measured": False,
         }

@@ -51,7 +51,8 @@ class Prompt:
         self.ahead: Ahead = Ahead(unknown=peak.how) if peak.result is None else peak.result
         layout = layout_of(decoder.dry_run, "", own_layers(blueprint.model), decoder.counts, self.ahead.extra)
         if layout is None:
-            raise ModelError(f"{blueprint.name}: its decoder cannot be run without its weights, so nothing is planned.")
+            why = f" ({decoder.dry_run.failed})" if decoder.dry_run.failed else ""
+            raise ModelError(f"{blueprint.name}: its decoder cannot be run on shapes{why}, so nothing is planned.")
         groups = query_groups(blueprint.config.get_text_config(decoder=True))
         self._cost_of = prefill_cost(decoder.dry_run, "", decoder.kept, groups)
         self._shared = Ahead(extra=self.ahead.extra)

@@ -67,9 +67,17 @@ def size_up(model: Blueprint | Facts, room: Room, wish: Wish) -> Sizing:
         limits=found.limits,
         reasons=(),
         swaps=room.swaps,
+        doubt=_doubt(planner),
     )
     said = report.reasons(planner, sizing, decided, found)
     return replace(sizing, reasons=said, moments=report.moments(sizing, decided))
+
+
+def _doubt(planner: Planner) -> str:
+    peak, unknown = planner.cost.peak, planner.prompt.given.unknown
+    if not peak.events:
+        return f"the encoder's peak is taken as {peak.how}"
+    return f"what the model makes of a prompt before its decoder could not be followed ({unknown})" if unknown else ""
 
 
 def _on_a_real_card(peak: Peak) -> int:

@@ -107,7 +107,7 @@ class DryRun:
         self._lock = threading.Lock()
         self._twin: nn.Module | None = None
         self._broken: Exception | None = None
-        self.failed = False
+        self.failed = ""
         try:
             self._twin = twin if twin is not None else fake_twin(model)
         except Exception as error:
@@ -187,9 +187,10 @@ class DryRun:
                 raise self._broken or RuntimeError("there is no twin")
             return trace(self._twin)
         except Exception as error:
-            self.failed = True
             how = f"{format_bytes(FALLBACK)}, because the dry run failed: {told(error)}"
-            _log.warning("The peak is taken as %s", how)
+            if not self.failed:  # one sentence for all sizes
+                _log.warning("The peak is taken as %s", how)
+            self.failed = told(error)
             return fall_back(Peak(FALLBACK, FALLBACK, 0, (), how, self._policy))
 
 
