@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serving import CHAT, asks, chunks_of, error_of, joined, picture, shape, text, until
+from serving import CHAT, NEVER_ENDS, asks, chunks_of, error_of, joined, picture, shape, text, until
 
 pytest.importorskip("ray.serve")
 pytest.importorskip("ray.data")
@@ -79,6 +79,23 @@ def test_streams_stay_streams(client: httpx.Client) -> None:
         pieces = list(answer.iter_raw())
     assert len(pieces) > 5  # not one lump at the end
     assert joined(chunks_of(b"".join(pieces).decode())) == whole
+
+
+def test_clients_that_leave_end_their_work_on_their_replicas(client: httpx.Client) -> None:
+    """Two at a time: Ray asks the replica with less to do for its figures, and both must have something to do."""
+    body = asks("x", stream=True, max_tokens=1900, logit_bias=NEVER_ENDS)
+
+    def figures(name: str) -> set[float]:
+        shown = (client.get("/metrics").text.splitlines() for _ in range(8))
+        return {float(line.split()[1]) for lines in shown for line in lines if line.startswith(name)}
+
+    before = figures("mmswap_completion_tokens_total")
+    with client.stream("POST", CHAT, json=body) as one, client.stream("POST", CHAT, json=body) as other:
+        assert next(one.iter_lines())
+        assert next(other.iter_lines())
+        until(lambda: 1.0 in figures("mmswap_requests_running"))
+    until(lambda: figures("mmswap_requests_running") == {0.0})
+    assert max(figures("mmswap_completion_tokens_total")) < max(before) + 1000  # an answer to its end counts 1900
 
 
 def test_what_is_refused_is_refused(client: httpx.Client) -> None:
