@@ -4,8 +4,7 @@
 
 Waves of 32 lanes, one instruction at a time; addresses are this process's own, and one that is nobody's is an error.
 What it knows of each instruction stands in `machine_vector.py` and `machine_scalar.py`, by AMD's manuals of RDNA3
-and RDNA4. No
-time passes in it: waits, hints and races do nothing. An instruction that it does not know is an error.
+and RDNA4. No time passes in it: waits, hints and races do nothing. An instruction that it does not know is an error.
 """
 
 from __future__ import annotations

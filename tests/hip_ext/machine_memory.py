@@ -1,4 +1,4 @@
-"""Loads and stores of RDNA3 and RDNA4, of the card's memory and of a block's own (LDS); moves between lanes. For `machine.py`."""
+"""Loads and stores of RDNA3 and RDNA4, of the card's memory and a block's own (LDS), and moves between lanes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scalar instructions of RDNA3 and RDNA4, for `machine.py`: whole numbers that the whole wave shares, branches, loads."""
+"""Scalar instructions of RDNA3 and RDNA4: whole numbers that the whole wave shares, branches, loads."""
 
 from __future__ import annotations
 
