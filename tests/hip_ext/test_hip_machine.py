@@ -170,4 +170,6 @@ def test_gptqs_tensors_are_laid_out_bit_for_bit() -> None:
 
 def test_every_kernel_was_run(emulated: Emulated) -> None:
     """The last test: a kernel that none of those above starts is one whose machine code nobody has seen work."""
+    if not emulated.started:
+        pytest.skip("it looks at what the other tests of this file have run, and was run alone")
     assert emulated.started == set(emulated.card.kernels)
