@@ -73,6 +73,8 @@ def open_messages(messages: Sequence[Message], config: ImageConfig) -> list[dict
     Raises:
         OptionError: a message or part of unknown form. ImageError: a picture cannot or may not be decoded.
     """
+    if isinstance(messages, (str, bytes)) or not isinstance(messages, Sequence):
+        raise OptionError("A prompt is a text, or a list of messages with role and content.")
     return [{**message, "content": _open_content(message, config)} for message in messages]
 
 

@@ -58,6 +58,17 @@ class SamplingConfig:
         _require(self.logprobs is None or self.logprobs >= 0, "logprobs must be 0 or more.")
         _require(self.seed is None or 0 <= self.seed < 2**63, "--seed must be between 0 and 2**63 - 1.")
 
+    @classmethod
+    def of(cls, **options: Any) -> SamplingConfig:
+        """From keywords.
+
+        Raises:
+            OptionError: a name that does not exist, or a value that makes no sense.
+        """
+        for name in options:
+            _require(name in cls.__slots__, f"There is no option '{name}': use {', '.join(sorted(cls.__slots__))}.")
+        return cls(**options)
+
     @property
     def greedy(self) -> bool:
         return self.temperature <= 1e-5

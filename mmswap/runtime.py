@@ -152,7 +152,12 @@ class Runtime:
             on_text: called with every piece of the answer as it comes.
             reuse: as of `stream`: this is a turn of a chat that goes on.
             sampling: how tokens are chosen; or single fields of `SamplingConfig` as keywords.
+
+        Raises:
+            OptionError: an empty prompt, an option that does not exist, or pictures that are no list.
         """
+        if isinstance(images, (str, bytes)) or not isinstance(images, Sequence):
+            raise OptionError("images= is a list of pictures: write images=[picture] for one.")
         if isinstance(prompt, str):
             if not prompt.strip() and not images:
                 raise OptionError("The prompt is empty: write a question.")
@@ -163,7 +168,7 @@ class Runtime:
             raise OptionError("images= goes with a text; in a list of messages pictures are parts of the messages.")
         else:
             messages = prompt
-        stream = self.stream(messages, sampling=sampling or SamplingConfig(**options), reuse=reuse)
+        stream = self.stream(messages, sampling=sampling or SamplingConfig.of(**options), reuse=reuse)
         with closing(stream):  # an `on_text` that raises must not leave the turn taken
             for piece in stream:
                 if on_text is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -199,6 +200,20 @@ def test_the_users_cap_counts(roomy: Runtime) -> None:
     runtime = mmswap.load(card="sim:1GiB", vram_limit=weights_of(roomy) + 600_000)
     assert runtime.limited_by_card
     assert card_of(runtime).free().bytes == 600_000
+
+
+@pytest.mark.parametrize(
+    ("prompt", "more", "what"),
+    [
+        ("hi", {"images": "photo.jpg"}, "images= is a list"),
+        ("hi", {"images": Path("photo.jpg")}, "images= is a list"),
+        (5, {}, "list of messages"),
+        ("hi", {"temprature": 0.5}, "no option 'temprature'"),
+    ],
+)
+def test_what_is_no_prompt_is_one_sentence(roomy: Runtime, prompt: Any, more: dict[str, Any], what: str) -> None:
+    with pytest.raises(OptionError, match=what):
+        roomy.chat(prompt, **more)
 
 
 def test_an_empty_prompt_is_one_sentence(roomy: Runtime) -> None:

@@ -24,7 +24,6 @@ def travel_light() -> bool:
     if _COMPILER in sys.modules or "transformers" in sys.modules:
         return False
     import torch
-    import torch.distributed
 
     torch.distributed.is_available = _no  # as it is in torch's builds for AMD cards on Windows
     folder = str(Path(str(torch.__file__)).with_name("_dynamo"))

@@ -93,14 +93,18 @@ class Repl:
 
         if not names:
             print("Waiting: " + (", ".join(self.pending) or "no pictures"))
+        bad: list[MmswapError] = []
         for name in names:
             try:
                 picture = open_image(name, limit=self.conversation.config.decode_limit)
             except MmswapError as error:
-                print(f"mmswap: {error}", file=sys.stderr)
+                bad.append(error)
                 continue
             self.pending.append(name)
             print(f"{name}: {picture.width}x{picture.height}, goes with the next question")
+        for error in bad[:1]:
+            more = " /image takes files only: write the question on a line of its own." if len(bad) > 1 else ""
+            print(f"mmswap: {error}{more}", file=sys.stderr)
 
     def _plan(self) -> None:
         if not self.pending:

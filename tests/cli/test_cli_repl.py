@@ -67,6 +67,16 @@ def test_a_name_with_spaces_needs_no_quotes(runtime: Runtime, monkeypatch: pytes
     assert talk(runtime, monkeypatch, f"/image {picture}").pending == [picture]
 
 
+def test_a_question_behind_a_picture_is_one_sentence_and_not_one_for_each_word(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], picture: str
+) -> None:
+    repl = talk(runtime, monkeypatch, f"/image '{picture}' What shape is this?")
+    assert repl.pending == [picture]
+    told = capsys.readouterr().err
+    assert told.count("does not exist") == 1
+    assert "a line of its own" in told
+
+
 def test_a_bad_picture_is_named_and_the_next_turn_answers(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, picture: str
 ) -> None:
@@ -108,17 +118,17 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(
 
     def stream(self: Runtime, *args: Any, **kwargs: Any) -> Any:
         made = original(self, *args, **kwargs)
-        advance = made._pieces
+        advance = made.moves
 
-        def interrupted() -> Iterator[str]:
+        def interrupted() -> Iterator[Any]:
             nonlocal pieces
-            for piece in advance:
-                yield piece
-                pieces += 1
+            for move in advance:
+                yield move
+                pieces += isinstance(move, str)
                 if pieces == 1:
                     raise KeyboardInterrupt
 
-        made._pieces = interrupted()
+        made.moves = interrupted()
         return made
 
     monkeypatch.setattr(type(runtime), "stream", stream)
