@@ -102,9 +102,9 @@ class Repl:
                 continue
             self.pending.append(name)
             print(f"{name}: {picture.width}x{picture.height}, goes with the next question")
-        for error in bad[:1]:
-            more = " /image takes files only: write the question on a line of its own." if len(bad) > 1 else ""
-            print(f"mmswap: {error}{more}", file=sys.stderr)
+        more = " /image takes files only: write the question on a line of its own." if len(bad) > 1 else ""
+        for first in bad[:1]:
+            print(f"mmswap: {first}{more}", file=sys.stderr)
 
     def _plan(self) -> None:
         if not self.pending:
