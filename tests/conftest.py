@@ -17,6 +17,15 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 _numbers = itertools.count()
 
 
+@pytest.fixture(autouse=True, scope="module")
+def no_users_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A runtime that is shared by tests is made before the first of them has a cache: it knew what the user's runs had
+    taught."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MMSWAP_CACHE", str(tmp_path_factory.getbasetemp() / f"mmswap-cache-{next(_numbers)}"))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where mmswap keeps profiles: a folder of this test's own, never the user's. It is made when it is used."""

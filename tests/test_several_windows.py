@@ -177,6 +177,22 @@ def test_pictures_that_wait_together_share_a_window(tight: Runtime) -> None:
     assert "in the window of another prompt" in members[2].answer.window.reason
 
 
+def test_what_a_shared_window_held_for_others_is_not_learnt_as_the_encoders(
+    tight: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A picture was said to take 54 % more than predicted: a larger one's peak, and features that were kept for it."""
+    learnt: list[tuple[int, int]] = []
+    forecast = tight.encoder.forecast
+    monkeypatch.setattr(forecast, "learn", lambda job, measured, say: learnt.append((forecast.expected(job), measured)))
+    sizes = [(160, 160), (640, 480), (320, 224)]
+    members = [Asker(tight, ask("Which colour is it?", circle("red", size)), 4) for size in sizes]
+    serve(Several(tight, 3), members)
+    [(expected, measured)] = learnt
+    assert measured == expected
+    told = members[0].answer.images[0]
+    assert told.peak_measured == told.peak_predicted == measured
+
+
 def test_the_same_picture_twice_is_encoded_once(tight: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     members = [Asker(tight, ask(text, circle("red", LARGE)), 6) for text in ("Which colour?", "What is it?")]
     watch = Watch(tight, monkeypatch, [])

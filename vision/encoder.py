@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 from mmswap.card import Card, HostCard, Reading
 from mmswap.config import SwapConfig
 from mmswap.errors import DoesNotFit
+from mmswap.swap.between import aside
 from mmswap.swap.dry_run import DryRun, measure
 from mmswap.swap.experience import Experience
 from mmswap.swap.peak import Peak
@@ -195,23 +196,25 @@ class Encoder:
                 pieces.append(window.keep(features))
                 encode_ms += taken
                 del features
-            for job in guests:
-                self._encode_ahead(job, others)
+            ran = [*jobs, *(job for job in guests if self._encode_ahead(job, others))]
         features = pieces[0] if len(pieces) == 1 else merge(whole.result, pieces)
-        self.forecast.learn(max(jobs, key=self.forecast.expected), window.report.peak_measured, say)
-        peak = max(self.forecast.expected(job) + job.extra for job in jobs)
+        self.forecast.learn(max(ran, key=self.forecast.expected), window.report.peak_measured, say)
+        peak = max(self.forecast.expected(job) + job.extra for job in ran)
         return Encoded(features, peak, encode_ms, lambda: window.report)
 
-    def _encode_ahead(self, job: Job, others: Others) -> None:
-        """For a prompt that waits: it finds the features in the cache. What fails here it does by itself."""
+    def _encode_ahead(self, job: Job, others: Others) -> bool:
+        """For a prompt that waits: whether it will find the features in the cache; else it encodes by itself."""
+        assert self.pool is not None
         try:
             features, taken = self._timed(job.call, others, -1)
-            self.cache.put(job.key, features)
+            with aside(), self.pool.arena.aside():  # what is kept is not the encoder's
+                self.cache.put(job.key, features)
         except (RuntimeError, ValueError, TypeError) as error:
             log.info("pictures of another prompt could not be encoded in the same window: %s", error)
-            return
+            return False
         report = no_window("The pictures were encoded in the window of another prompt, which waited beside this one.")
         self._ahead.put(job.key, Encoded(None, self.forecast.expected(job) + job.extra, taken, lambda: report))
+        return True
 
     def _on_cpu(self, job: Job, why: str, say: Say, others: Others) -> Encoded:
         """The tower runs on the host; on a card it goes there for this prompt, and comes back."""
