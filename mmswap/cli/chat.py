@@ -91,11 +91,11 @@ def _begin(config: RunConfig, system: str | None, prompt: str | None, images: li
 
 
 def _load(model: str | None, config: RunConfig, explain: bool) -> Any:
-    from mmswap.runtime import load
-
     if model is not None and ("/" in model or "\\" in model) and Path(model).is_absolute() and not Path(model).exists():
         raise OptionError(f"There is no folder '{model}': give a checkpoint folder or a hub id with --model.")
     with progress.loading() as advance:
+        from mmswap.runtime import load  # torch takes longer than the carried model
+
         runtime = load(model, config=config, progress=advance)
     if explain:
         for decision in runtime.decisions:

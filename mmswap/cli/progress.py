@@ -16,7 +16,7 @@ def loading() -> Iterator[Callable[[int, int], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    columns = (TextColumn("loading weights"), BarColumn(), MofNCompleteColumn())
+    columns = (TextColumn("loading"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("loading", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
