@@ -20,6 +20,7 @@ from mmswap.config import SamplingConfig
 from mmswap.errors import NonFiniteLogits
 
 _NEVER = float("-inf")
+_MOST = 1e20  # of what scores are changed by: more makes no difference to them, and float32 ends soon after
 
 
 class Constraint(Protocol):
@@ -98,11 +99,12 @@ class Sampler:
         if not changes:
             return scores
         places = torch.tensor([token for token, _ in changes], dtype=torch.long)
-        return scores.index_add(0, places, torch.tensor([change for _, change in changes], dtype=scores.dtype))
+        amounts = [max(-_MOST, min(_MOST, change)) for _, change in changes]
+        return scores.index_add(0, places, torch.tensor(amounts, dtype=scores.dtype))
 
     def _penalised(self, scores: Tensor) -> Tensor:
         """Keskar et al. 2019, CTRL, section 4.1: what was seen before is divided (or multiplied, if negative)."""
-        penalty = self._config.repetition_penalty
+        penalty = max(1 / _MOST, min(_MOST, self._config.repetition_penalty))
         if penalty == 1.0:
             return scores
         seen = torch.tensor([token for token in self._seen if 0 <= token < len(scores)], dtype=torch.long)
@@ -111,7 +113,7 @@ class Sampler:
 
     def _draw(self, scores: Tensor) -> int:
         config = self._config
-        scores = (scores - scores.max()) / config.temperature
+        scores = (scores - scores.max()) / min(_MOST, config.temperature)
         if 0 < config.top_k < len(scores):
             scores = scores.masked_fill(scores < scores.topk(config.top_k).values[-1], _NEVER)
         if config.top_p < 1:

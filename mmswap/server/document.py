@@ -26,6 +26,8 @@ ERROR = {
         }
     },
 }
+CHUNKS = "With stream: true. Events, each with a chunk as JSON; [DONE] is the last."
+STREAM = {"schema": {"description": CHUNKS}}
 
 
 def describe(app: FastAPI, bodies: Mapping[str, type[BaseModel]]) -> None:
@@ -53,5 +55,7 @@ def _document(app: FastAPI, bodies: Mapping[str, type[BaseModel]]) -> dict[str, 
         schemas |= schema.pop("$defs", {})
         schemas[body.__name__] = schema
         content = {"application/json": {"schema": {"$ref": REF.format(model=body.__name__)}}}
-        found["paths"][name]["post"]["requestBody"] = {"required": True, "content": content}
+        operation = found["paths"][name]["post"]
+        operation["requestBody"] = {"required": True, "content": content}
+        operation["responses"]["200"]["content"]["text/event-stream"] = STREAM
     return found

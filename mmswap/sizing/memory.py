@@ -124,7 +124,7 @@ class Remembered:
         return self._answer(f"cost {size}", lambda facts: facts.cost(size), _of_cost, self._cost)
 
     def given(self, size: Size) -> Given:
-        return self._answer(f"given {size}", lambda facts: facts.given(size), asdict, _given)
+        return self._answer(f"given {size}", lambda facts: facts.given(size), _of_given, _given)
 
     def together(self, size: Size, chunk: int) -> int:
         return self._answer(f"together {size} {chunk}", lambda facts: facts.together(size, chunk), int, int)
@@ -176,6 +176,10 @@ def _of_weights(weights: Weights) -> dict[str, Any]:
 
 def _weights(told: Any) -> Weights:
     return Weights(**{**told, "ladder": tuple(Rung(*rung) for rung in told["ladder"])})
+
+
+def _of_given(given: Given) -> dict[str, Any]:
+    return {name: value for name, value in asdict(given).items() if name != "unknown" or value}
 
 
 def _given(told: Any) -> Given:

@@ -85,6 +85,23 @@ def test_what_is_no_number_is_an_error(bad: list[float], temperature: float) -> 
     assert sampler.next(LOGITS) in (1, 2)
 
 
+@pytest.mark.parametrize(
+    "config",
+    [
+        SamplingConfig(temperature=7.7e307, repetition_penalty=6.6e307),
+        SamplingConfig(temperature=1.0, repetition_penalty=1e-300),
+        SamplingConfig(temperature=1e-4, repetition_penalty=1e300, frequency_penalty=1e300),
+        SamplingConfig(temperature=0.7, logit_bias=((0, 1e308), (1, 1e308), (2, -1e308)), presence_penalty=-1e300),
+        SamplingConfig(temperature=1e300, top_p=0.5, min_p=0.5, top_k=2),
+    ],
+)
+def test_numbers_beyond_float32_are_as_good_as_large_ones(config: SamplingConfig) -> None:
+    """A temperature and a penalty of 1e307 made infinities of scores, and a 500 of the request."""
+    sampler = Sampler(config, prompt_ids=[0, 1, 3])
+    for _ in range(8):
+        assert 0 <= sampler.next(torch.tensor([3.0, -25.0, 0.0, 12.0, -1e4])) < 5
+
+
 def test_masked_tokens_are_never_drawn() -> None:
     sampler = Sampler(SamplingConfig(temperature=100.0, seed=0))
     assert {sampler.next(torch.tensor([0.0, float("-inf"), 0.0])) for _ in range(60)} == {0, 2}
