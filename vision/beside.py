@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -40,6 +40,13 @@ class Others:
     pictures: Callable[[], list[Mapping[str, Tensor]]] = list
 
 
+@contextmanager
+def apart(arena: Arena | None) -> Iterator[None]:
+    """What is done inside the block is not the encoder's: it is not counted, and takes no lent bytes."""
+    with aside(), nullcontext() if arena is None else arena.aside():
+        yield
+
+
 class Clock:
     """Time of one tower call, without that of others: their turn comes with every `look`."""
 
@@ -50,7 +57,7 @@ class Clock:
     def look(self) -> None:
         """Between two layers."""
         began = time.perf_counter()
-        with aside(), nullcontext() if self._arena is None else self._arena.aside():
+        with apart(self._arena):
             self._others.look(self._spare)
         self._theirs += time.perf_counter() - began
 

@@ -18,7 +18,6 @@ from torch.utils import _pytree as pytree
 from mmswap.card import Card, HostCard, Reading
 from mmswap.config import SwapConfig
 from mmswap.errors import DoesNotFit
-from mmswap.swap.between import aside
 from mmswap.swap.dry_run import DryRun, measure
 from mmswap.swap.experience import Experience
 from mmswap.swap.peak import Peak
@@ -27,7 +26,7 @@ from mmswap.swap.pool import SwapPool
 from mmswap.swap.report import WindowReport
 from mmswap.swap.window import Window
 from mmswap.units import MIB
-from mmswap.vision.beside import Ahead, Clock, Others
+from mmswap.vision.beside import Ahead, Clock, Others, apart
 from mmswap.vision.cache import FeatureCache
 from mmswap.vision.elsewhere import tower_at
 from mmswap.vision.forecast import Forecast
@@ -207,7 +206,7 @@ class Encoder:
         assert self.pool is not None
         try:
             features, taken = self._timed(job.call, others, -1)
-            with aside(), self.pool.arena.aside():  # what is kept is not the encoder's
+            with apart(self.pool.arena):
                 self.cache.put(job.key, features)
         except (RuntimeError, ValueError, TypeError) as error:
             log.info("pictures of another prompt could not be encoded in the same window: %s", error)
