@@ -11,7 +11,7 @@ import typer
 
 from mmswap.cli.oneshot import collector_paused
 from mmswap.cli.options import CARDS, Attention, Dtype, Json, require_kinds, whole
-from mmswap.config import KV_KINDS
+from mmswap.config import KV_KINDS, RunConfig
 from mmswap.errors import ModelError, OptionError
 from mmswap.units import parse_bytes, parse_rate
 
@@ -62,7 +62,7 @@ def plan(
     width, height = picture_size(image)
     wish = Wish(width, height, images, context, kv, quantize, prefill_chunk)
     require_kinds(dtype, attention)
-    held, limit = _bytes("--reserve", reserve), _bytes("--vram-limit", vram_limit)
+    held, limit = _bytes("--reserve", reserve), RunConfig.of(vram_limit=vram_limit).vram_limit
     with collector_paused():
         room = room_of(card, reserve=held, limit=limit, link=_rate(link))
         sizing = _sized(model, room, wish, dtype, attention)

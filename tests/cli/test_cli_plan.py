@@ -146,6 +146,7 @@ def test_the_page_survives_narrow_terminals_no_colours_and_ascii(width: int) -> 
         ((MODEL, "--prefill-chunk", "1"), "--prefill-chunk"),
         ((MODEL, "--link", "24"), "24GB/s"),
         ((MODEL, "--vram-limit", "lots"), "--vram-limit"),
+        ((MODEL, "--vram-limit", "0"), "--vram-limit 0"),
         ((MODEL, "--reserve", "1GB"), "--reserve"),
         ((MODEL, "--card", "RX 9060 XT"), "RX 9060 XT 16GB"),
         ((MODEL, "--card", "potato"), "potato"),
