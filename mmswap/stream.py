@@ -274,7 +274,7 @@ class Stream(Iterator[str]):
         runtime.watch.poll("when an answer had been given")
         self._tell_spills()
         peak = None
-        if any(image.encode_ms for image in images):  # both peaks are the whole call's
+        if any(image.peak_measured for image in images):  # both are the whole call's; guests of a window have none
             patches = sum(image.patches for image in images)
             peak = EncodePeak(patches, images[0].peak_predicted, images[0].peak_measured)
         runtime.tally.add(window, peak)

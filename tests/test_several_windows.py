@@ -173,6 +173,7 @@ def test_pictures_that_wait_together_share_a_window(tight: Runtime) -> None:
     for member in members:
         assert member.answer.images[0].encode_ms > 0
         assert member.answer.images[0].peak_measured or member is not members[0]
+    assert all(peak.peak_measured for peak in tight.measurements().peaks)  # 0 was among them for each guest
     assert any("3 more prompts" in said for said in members[0].answer.decisions)
     assert "in the window of another prompt" in members[2].answer.window.reason
 
