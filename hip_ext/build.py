@@ -108,9 +108,7 @@ def keep(product: bytes, place: Path) -> None:
     Raises:
         KernelError: the folder cannot be written to.
     """
-    near = place.with_name(
-        f"{uuid4().hex[:16]}.part"
-    )  # not the process's number: containers that share it have equal ones
+    near = place.with_name(f"{uuid4().hex[:16]}.part")  # containers that share a cache have processes of equal numbers
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         near.write_bytes(product)

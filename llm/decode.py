@@ -20,7 +20,7 @@ from mmswap.llm.decoding import PLAIN, Decoding
 from mmswap.llm.forwards import Forwards, Replay
 from mmswap.llm.kv.caching import Caching
 from mmswap.llm.kv.prefix import Kept, Key
-from mmswap.llm.pause import Pause
+from mmswap.llm.pause import Pause, next_of
 from mmswap.llm.sampling import Chosen, Constraint, Sampler
 from mmswap.llm.statistics import Statistics
 from mmswap.llm.stopping import Meanwhile, Stopped, never, stopping
@@ -61,9 +61,7 @@ class Generation(Iterator[Token]):
         self.moves = steps(self)
 
     def __next__(self) -> Token:
-        while isinstance(found := next(self.moves), Pause):
-            pass
-        return found
+        return next_of(self.moves)
 
     def close(self) -> None:
         """End the answer here and drop its cache; may be called at any time, and twice."""

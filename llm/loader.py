@@ -15,9 +15,9 @@ import torch
 import transformers
 from transformers import AutoConfig, AutoModelForImageTextToText
 
-from mmswap.errors import ModelError
+from mmswap.errors import ModelError, told
 from mmswap.llm.checkpoint import Checkpoint, check_checkpoint, read_json
-from mmswap.llm.loading import Loaded, Options, Rounded4, first_sentence, load_tensors
+from mmswap.llm.loading import Loaded, Options, Rounded4, load_tensors
 from mmswap.llm.progress import Progress
 from mmswap.llm.quant import which
 from mmswap.llm.quant.section import section_of
@@ -118,7 +118,7 @@ def load_config(folder: Path, *, trust_remote_code: bool = False) -> Any:
     except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
         raise ModelError(
             f"{folder / 'config.json'} ({named}) is not understood by transformers {transformers.__version__}: "
-            f"{first_sentence(error)}"
+            f"{told(error)}."
         ) from None
     remote = "AutoModelForImageTextToText" in (getattr(config, "auto_map", None) or {})
     if not remote and type(config) not in AutoModelForImageTextToText._model_mapping:

@@ -103,12 +103,12 @@ def load_tensors(
             "ignore_mismatched_sizes": True,
         }  # both so that `_complete` can name tensors
         try:
-            model, told = kind.from_pretrained(None, state_dict=plain, quantization_config=hook.config(), **more)
+            model, report = kind.from_pretrained(None, state_dict=plain, quantization_config=hook.config(), **more)
         except (OSError, ValueError, RuntimeError, ImportError, KeyError) as error:
             if rounding is not None and rounding.fault is not None:  # which transformers has kept to itself
                 raise rounding.fault from None
-            raise ModelError(f"{source} cannot be loaded as {config.model_type}: {first_sentence(error)}") from error
-    _complete(source, told, shapes, model)
+            raise ModelError(f"{source} cannot be loaded as {config.model_type}: {told(error)}.") from error
+    _complete(source, report, shapes, model)
     packing.fill(model, steps.packed)
     if rounding is not None:
         rounding.finish(model)
@@ -143,11 +143,6 @@ def _hook(names: Names, packing: Packing, rounding: Rounding | None, options: Op
     if rounding is None:
         return Hook(names.transforms, prepare, lambda _: False, _nothing)
     return Hook(names.transforms, prepare, rounding.wants, rounding.take)
-
-
-def first_sentence(error: BaseException) -> str:
-    """The first line of a library's error, without its advice."""
-    return told(error) + "."
 
 
 def _plain(config: Any) -> Any:
@@ -201,18 +196,18 @@ def _dressed(model: Any, source: Path) -> Any:
 
 
 def _complete(
-    source: Path, told: Mapping[str, Iterable[Any]], shapes: Mapping[str, torch.Size], model: nn.Module
+    source: Path, report: Mapping[str, Iterable[Any]], shapes: Mapping[str, torch.Size], model: nn.Module
 ) -> None:
     """Refuse random weights: a checkpoint that lacks a tensor, or holds one of another shape."""
     for kind, why in (("missing_keys", "lacks"), ("mismatched_keys", "has other shapes for")):
-        keys = sorted(str(key[0] if isinstance(key, tuple) else key) for key in told.get(kind) or ())
+        keys = sorted(str(key[0] if isinstance(key, tuple) else key) for key in report.get(kind) or ())
         if kind == "mismatched_keys":  # not every version of transformers looks at them
             loaded = dict(model.named_parameters())
             keys = keys or [name for name, shape in shapes.items() if name in loaded and loaded[name].shape != shape]
         if keys:
             more = f" and {len(keys) - 5} more" if len(keys) > 5 else ""
             raise ModelError(f"{source} {why} {', '.join(keys[:5])}{more}: these weights would be random.")
-    unused = sorted(map(str, told.get("unexpected_keys") or ()))
+    unused = sorted(map(str, report.get("unexpected_keys") or ()))
     if unused:
         _LOG.warning("%s holds %d tensors that the model does not use, such as %s.", source, len(unused), unused[0])
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import Enum
+from typing import TypeVar
+
+_T = TypeVar("_T")
 
 
 class Pause(Enum):
@@ -15,3 +19,14 @@ class Pause(Enum):
 
     STEP = "step"
     ROOM = "room"
+
+
+def next_of(moves: Iterator[_T | Pause]) -> _T:
+    """What comes next, for who has nobody beside it: pauses are passed over.
+
+    Raises:
+        StopIteration: nothing comes any more.
+    """
+    while isinstance(found := next(moves), Pause):
+        pass
+    return found

@@ -19,11 +19,13 @@ import torch
 from torch import Tensor, nn
 from transformers import GenerationConfig
 
-from mmswap.errors import ModelError
+from mmswap.errors import MmswapError, ModelError
 from mmswap.swap.dry_run import cache_argument
 
 _PER_TOKEN_KINDS = ("token_type_ids", "mm_token_type_ids")
 _ABSENT = object()
+ODD = (MmswapError, TypeError, ValueError, KeyError, RuntimeError, IndexError, AttributeError, AssertionError)
+"""What a model's own code raises at a prompt that it was not made for."""
 
 
 @dataclass(slots=True)

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from mmswap.errors import ModelError
+from mmswap.errors import ModelError, told
 from mmswap.llm.checkpoint import check_checkpoint
 from mmswap.llm.loader import described, stored_dtype
-from mmswap.llm.loading import Options, Rounded4, first_sentence, load_tensors
+from mmswap.llm.loading import Options, Rounded4, load_tensors
 from mmswap.llm.progress import Progress
 from mmswap.llm.quant import Which, which
 from mmswap.llm.skeleton import build
@@ -75,14 +75,14 @@ def text_tokenizer(source: str | Path) -> Any:
     try:
         return AutoTokenizer.from_pretrained(folder, **more)
     except (OSError, ValueError, ImportError, KeyError) as error:
-        raise ModelError(f"{path} has no tokenizer that can be read: {first_sentence(error)}") from error
+        raise ModelError(f"{path} has no tokenizer that can be read: {told(error)}.") from error
 
 
 def _config(folder: Path) -> Any:
     try:
         return AutoConfig.from_pretrained(folder)
     except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
-        raise ModelError(f"{folder} has no config that can be read: {first_sentence(error)}") from error
+        raise ModelError(f"{folder} has no config that can be read: {told(error)}.") from error
 
 
 def _read_gguf(path: Path) -> tuple[Any, dict[str, torch.Tensor]]:
@@ -100,4 +100,4 @@ def _read_gguf(path: Path) -> tuple[Any, dict[str, torch.Tensor]]:
     except ModelError:
         raise
     except Exception as error:  # whatever the reader raises at bytes that make no sense
-        raise ModelError(f"{path} cannot be read as a GGUF file: {first_sentence(error)}") from error
+        raise ModelError(f"{path} cannot be read as a GGUF file: {told(error)}.") from error

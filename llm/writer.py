@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 from mmswap.llm.decode import Generation, Token
-from mmswap.llm.pause import Pause
+from mmswap.llm.pause import Pause, next_of
 from mmswap.llm.statistics import Statistics
 from mmswap.llm.text import Detokenizer, StopFilter
 
@@ -50,9 +50,7 @@ class Writer(Iterator[str]):
         return self._generation.statistics
 
     def __next__(self) -> str:
-        while isinstance(found := next(self.moves), Pause):
-            pass
-        return found
+        return next_of(self.moves)
 
     def close(self) -> None:
         """End the answer here; the cache is dropped."""

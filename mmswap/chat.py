@@ -64,9 +64,6 @@ class Conversation:
         self.messages.append({"role": "assistant", "content": [{"type": "text", "text": text}]})
 
 
-_NO_PROMPT = "A prompt is a text, or a list of messages with role and content."
-
-
 def open_messages(messages: Sequence[Message], config: ImageConfig) -> list[dict[str, Any]]:
     """Messages in the usual form with every picture decoded: `content` a string, or parts of text and image.
 
@@ -76,15 +73,11 @@ def open_messages(messages: Sequence[Message], config: ImageConfig) -> list[dict
     Raises:
         OptionError: a message or part of unknown form. ImageError: a picture cannot or may not be decoded.
     """
-    if not all(isinstance(message, Mapping) for message in _listed(messages)):
-        raise OptionError(_NO_PROMPT)
+    given: Any = messages
+    listed = isinstance(given, Sequence) and not isinstance(given, (str, bytes))
+    if not (listed and all(isinstance(message, Mapping) for message in given)):
+        raise OptionError("A prompt is a text, or a list of messages with role and content.")
     return [{**message, "content": _open_content(message, config)} for message in messages]
-
-
-def _listed(messages: Any) -> Sequence[Any]:
-    if isinstance(messages, (str, bytes)) or not isinstance(messages, Sequence):
-        raise OptionError(_NO_PROMPT)
-    return messages
 
 
 def render(

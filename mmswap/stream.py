@@ -19,7 +19,7 @@ from mmswap.config import SamplingConfig
 from mmswap.errors import DoesNotFit, WindowMisuse
 from mmswap.llm.decode import Generation, Token, Wanted, generate
 from mmswap.llm.kv.prefix import Kept
-from mmswap.llm.pause import Pause
+from mmswap.llm.pause import Pause, next_of
 from mmswap.llm.sampling import Constraint
 from mmswap.llm.stopping import Stopped
 from mmswap.llm.writer import Writer
@@ -91,9 +91,7 @@ class Stream(Iterator[str]):
         return self._generation.wanted if self._generation is not None else None
 
     def __next__(self) -> str:
-        while isinstance(found := next(self.moves), Pause):
-            pass
-        return found
+        return next_of(self.moves)
 
     def close(self) -> None:
         """Stop here: the work ends, everything that was evicted comes back."""

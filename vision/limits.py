@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -74,7 +75,7 @@ class Limiter:
         if low is None and self._low is not None:
             low = self._low if high is None else min(self._low, high)
         found = Limiter(copy.deepcopy(self.processor), ImageConfig(min_pixels=low, max_pixels=high), self._defaults)
-        if self._one_size():
+        if self._one_size:
             raise OptionError(
                 "This model looks at every picture in one size, so limits on pixels would change nothing."
             )
@@ -82,6 +83,7 @@ class Limiter:
             raise OptionError("This model never enlarges a picture, so min_pixels would change nothing.")
         return found
 
+    @cached_property
     def _one_size(self) -> bool:
         """Whether no limit and no size of a picture makes a difference to what this processor makes of it."""
         if self._bounded:

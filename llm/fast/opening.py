@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mmswap.errors import MmswapError
 from mmswap.llm.division import cache_of
 from mmswap.llm.fast.blocks import Block, blocks_of
 from mmswap.llm.fast.linear import linear_of
@@ -26,9 +25,8 @@ from mmswap.llm.fast.rope import Ropes
 from mmswap.llm.fast.sighting import Call, Sighting, seen
 from mmswap.llm.fast.step import LeanStep, Tail
 from mmswap.llm.parts import Parts, find_parts
-from mmswap.llm.request import RequestState, first_inputs, next_inputs, prepare
+from mmswap.llm.request import ODD, RequestState, first_inputs, next_inputs, prepare
 
-_ODD = (MmswapError, TypeError, ValueError, KeyError, RuntimeError, AttributeError, IndexError, AssertionError)
 _APART = "its parts could not be run one by one"
 PROMPT, STEPS = 6, 3
 LOOSE = {torch.float32: 2e-4, torch.float16: 3e-2, torch.bfloat16: 1.5e-1}
@@ -62,7 +60,7 @@ def _running(what: str = "a few tokens of text could not be taken through it") -
     """Code that may stumble over this model: its own, which has wishes about prompts, or ours, which takes it apart."""
     try:
         yield
-    except _ODD as error:
+    except ODD as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise Refused(f"{what}: {lines[0]}") from error
 

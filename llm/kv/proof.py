@@ -19,16 +19,13 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import CacheLayerMixin
 
-from mmswap.errors import MmswapError
 from mmswap.llm.kv.caching import Caching
 from mmswap.llm.kv.kinds import kv_kind
 from mmswap.llm.parts import find_parts
 from mmswap.llm.prefill import chunked
-from mmswap.llm.request import RequestState, first_inputs, later_inputs, prepare
+from mmswap.llm.request import ODD, RequestState, first_inputs, later_inputs, prepare
 
 TOKENS, FIRST = 12, 7
-ODD = (MmswapError, TypeError, ValueError, KeyError, RuntimeError, IndexError, AttributeError, AssertionError)
-"""What the library's code raises at a prompt that it was not made for."""
 LOOSE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 1e-1}
 """Largest difference of logits, over the largest logit, that another order of the same sums may leave."""
 
