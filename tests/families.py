@@ -24,6 +24,13 @@ torch.set_num_threads(1)  # threads that wait for each other cost such small mod
 
 FAMILIES: tuple[str, ...] = tuple(name for name in CONFIGS if name not in HELD_OUT)
 
+OWN_FORWARD = {  # family -> why it does not decode part by part
+    "gemma4": "its layers have layer_scalar beside their parts",
+    "mllama": "its layers did not run once each in their order",
+    "blip_2": "does not take this prompt",
+    "florence2": "it is an encoder and a decoder",
+}
+
 _MM_TYPES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5", "glm4v", "gemma4", "qwen3_vl_moe")
 _EAGER_ONLY = ("got_ocr2",)
 _MM_TYPES += ("glm46v", "glm4v_moe", "qwen3_5_moe", "paddleocr_vl", "minicpmv4_7")

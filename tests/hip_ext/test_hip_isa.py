@@ -90,12 +90,13 @@ def test_the_gemm_uses_matrix_units_where_there_are_some(kernels: tuple[str, dic
 
 
 def test_the_table_of_counts_is_what_this_compiler_makes(kernels: tuple[str, dict[str, Kernel]]) -> None:
-    """benchmarks/native_isa.csv, as long as the compiler is the one that it was made by."""
+    """benchmarks/native_isa.csv; of another compiler than the one that it was made by, what no compiler may change."""
     card, found = kernels
     counted = [row for row in COUNTED if row["card"] == card]
-    if counted[0]["clang"] != native_isa.version():
-        pytest.skip(f"benchmarks/native_isa.csv was made by clang {counted[0]['clang']}")
-    assert native_isa.rows(counted[0]["clang"], card, found) == counted
+    clang = counted[0]["clang"]
+    told = native_isa.COLUMNS if clang == native_isa.version() else ("card", "kernel", "kernels", "spills", "scratch")
+    made = native_isa.rows(clang, card, found)
+    assert [[row[name] for name in told] for row in made] == [[row[name] for name in told] for row in counted]
 
 
 def test_no_card_spills_and_the_page_has_the_tables_counts() -> None:

@@ -17,18 +17,11 @@ from torch import nn
 from mmswap.llm.fast import Refused, open_lean
 from mmswap.llm.fast.norm import norm_of
 
-OWN = {  # family -> why it keeps its own forward
-    "gemma4": "its layers have layer_scalar beside their parts",
-    "mllama": "its layers did not run once each in their order",
-    "blip_2": "does not take this prompt",
-    "florence2": "it is an encoder and a decoder",
-}
-
 
 @pytest.mark.parametrize("name", [*families.FAMILIES, *families.HELD_OUT])
 def test_every_family_decodes_part_by_part_or_says_why_not(name: str) -> None:
-    if name in OWN:
-        with pytest.raises(Refused, match=re.escape(OWN[name])):
+    if name in families.OWN_FORWARD:
+        with pytest.raises(Refused, match=re.escape(families.OWN_FORWARD[name])):
             open_lean(families.shared(name))
     else:
         assert open_lean(families.shared(name)).describe().startswith("4 layers.")
